@@ -1,5 +1,5 @@
-"""Wastes added after cases had been drawn and recorded: none of them is drawn, so that a seed draws
-what it drew."""
+"""Wastes added after cases had been drawn and recorded. They are never drawn, so that a seed still
+draws the same cases."""
 
 from __future__ import annotations
 

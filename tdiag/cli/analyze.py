@@ -28,8 +28,8 @@ def analyze(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="Traces (.json, .json.gz), a TensorBoard log folder, a folder of ranks, or the URL"
-            " of one (s3://BUCKET/FOLDER).",
+            help="Traces (.json, .json.gz), a TensorBoard log folder, a folder of ranks, or a URL"
+            " (s3://BUCKET/FOLDER).",
         ),
     ],
     against: Annotated[
@@ -111,7 +111,7 @@ def analyze(
 
 
 def _here(paths: list[str], executor: str, stack: ExitStack) -> list[Path]:
-    """Each path, of a URL its copy. Raises UsageError where a cluster would not see that."""
+    """Each path, or the copy of a URL. Raises UsageError if a cluster could not see that copy."""
     from tdiag.errors import UsageError
     from tdiag.evidence.from_trace.executors import PROCESSES
     from tdiag.evidence.from_trace.trace_files import SUFFIXES
@@ -119,8 +119,8 @@ def _here(paths: list[str], executor: str, stack: ExitStack) -> list[Path]:
 
     if executor != PROCESSES and any(map(is_url, paths)):
         raise UsageError(
-            "traces behind a URL are copied to this machine, where a cluster does not see them",
-            "leave out --executor, or name a folder that all see",
+            "traces behind a URL are copied to this machine, where a cluster cannot see them",
+            "leave out --executor, or name a folder that all machines see",
         )
     return [
         stack.enter_context(fetched(path, lambda name: name.endswith(SUFFIXES)))

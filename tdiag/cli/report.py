@@ -22,8 +22,8 @@ def report(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="A run directory, its name in .tdiag/runs, a URL that `tdiag run --run-dir` was"
-            " given, a diagnosis.json, or the folder of a --scaling. Default: the latest.",
+            help="A run directory, its name in .tdiag/runs, a URL given to `tdiag run"
+            " --run-dir`, a diagnosis.json, or a folder of --scaling. Default: the latest.",
         ),
     ] = None,
     formats: Annotated[

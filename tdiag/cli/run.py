@@ -87,9 +87,9 @@ def run(
             "--out",
             "--run-dir",
             metavar="DIR",
-            help="Run directory to write, instead of a new one in .tdiag/runs. On several machines"
-            " the same shared folder for all, or a URL (s3://BUCKET/RUN) to which each copies its"
-            " own when it ends.",
+            help="Run directory to write, instead of a new one in .tdiag/runs. On several machines,"
+            " the same shared folder on each, or a URL (s3://BUCKET/RUN) to which each machine"
+            " copies its run directory at the end.",
         ),
     ] = None,
     json: Annotated[
@@ -133,7 +133,7 @@ def run(
         str | None,
         typer.Option(
             metavar="COUNTS",
-            help="Run the launcher once with each of these numbers of ranks (1,2,4), each as with"
+            help="Run the job once with each of these numbers of ranks (1,2,4), each time as with"
             " --profiling, and say why N ranks are not N times as fast.",
         ),
     ] = None,
@@ -157,9 +157,10 @@ def run(
 
     tdiag run --scaling 1,2 -- torchrun train.py
 
-    Options of tdiag may stand anywhere before `--`; all others are the script's, and so is, after
-    the script, one that the script declares itself. The exit code is the script's. Ctrl-C
-    interrupts the script and reports what there is; twice gives up the report.
+    tdiag's options may appear anywhere before `--`; all other options are the script's. After the
+    script, an option that the script declares itself is the script's, too. The exit code is the
+    script's. Ctrl-C interrupts the script and reports what was measured; a second one cancels the
+    report.
     """
     from tdiag.cli.conclude import check_cost, open_output
     from tdiag.cli.streams import say
@@ -227,8 +228,8 @@ def _report(
             say(f"tdiag: {note}")
         where = ", ".join(dict.fromkeys(outcome.awaited))
         say(
-            f"tdiag: the job still runs on {where}, and the last to end makes"
-            f" the report; what there is so far: tdiag report {outcome.name}"
+            f"tdiag: the job still runs on {where}; the last machine to end makes the report."
+            f" For the report so far: tdiag report {outcome.name}"
         )
         return
     try:

@@ -1,4 +1,4 @@
-"""`tdiag run --scaling`: one job with more and more ranks, one after the other, one report."""
+"""`tdiag run --scaling`: runs a job with several numbers of ranks in turn and makes one report."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ KEPT, PAGE = "scaling.json", "scaling.html"
 
 
 def check_alone(**others: object) -> None:
-    """Raises UsageError where an option is given that --scaling has no use for."""
+    """Raises UsageError if an option is given that --scaling cannot use."""
     for name, value in others.items():
         if value:
             option = f"--{name.strip('_').replace('_', '-')}"
-            raise UsageError(f"--scaling does not go with {option}", f"leave out {option}")
+            raise UsageError(f"--scaling cannot be used with {option}", f"leave out {option}")
 
 
 def check_local(out: str | None) -> None:
-    """Raises UsageError where the runs' folder is a URL: each run would be copied on its own."""
+    """Raises UsageError if the runs' folder is a URL: each run would be copied separately."""
     from tdiag.launch.remote import is_url
 
     if out and is_url(out):
-        raise UsageError("--scaling needs a folder of this machine", "specify --run-dir DIR")
+        raise UsageError("--scaling needs a folder on this machine", "specify --run-dir DIR")
 
 
 def run_scaling(
     text: str, target: Target, options: RunOptions, out: Path | None, written: TextIO | None,
     *, as_json: bool, quiet: bool,
 ) -> int:  # fmt: skip
-    """The exit code: of the first number of ranks that failed, else 0. ``written``: also gets the
-    JSON. Raises UsageError before anything is started."""
+    """Returns the exit code: of the first run that failed, else 0. ``written`` also gets the JSON.
+    Raises UsageError before anything is started."""
     from tdiag.cli import complain
     from tdiag.cli.conclude import shown
     from tdiag.cli.streams import say, write
@@ -54,7 +54,7 @@ def run_scaling(
     cores = cores_allowed()
     notes = []
     if counts[-1] > cores:
-        notes.append(f"{counts[-1]} ranks on {cores:g} cores: on a CPU they take turns")
+        notes.append(f"{counts[-1]} ranks share {cores:g} cores: on a CPU they take turns")
         say(f"tdiag: {notes[0]}")
     folder = create_scaling(target.label(), out)
     ended = _launched(targets, replace(options, profiling=True), folder, quiet)
@@ -64,7 +64,7 @@ def run_scaling(
         complain(TdiagError("interrupted twice: no report", f"the runs are kept: {folder}"))
         return code
     if missing := [str(count) for count in counts if count not in ended]:
-        notes.append(f"not started after that failed: {', '.join(missing)} ranks")
+        notes.append(f"a run failed, so these were not started: {', '.join(missing)} ranks")
     scaling = _compared(ended, target.command("python"), cores, notes)
     found = document(scaling)
     write_text(folder / KEPT, encode(scaling))
@@ -84,8 +84,8 @@ def run_scaling(
 def _launched(
     targets: dict[int, Target], options: RunOptions, folder: Path, quiet: bool
 ) -> dict[int, Finished]:
-    """All are started before anything is read, since a program is started from a process of one
-    thread. The first that fails is the last."""
+    """All runs end before any result is read, because programs must be started from a process with
+    one thread. After the first failure no further run is started."""
     from tdiag.cli.streams import say
     from tdiag.launch.session import launch
 
@@ -132,7 +132,7 @@ def _compared(
 
 
 def write_scaling_page(folder: Path, scaling: Scaling) -> Path:
-    """Raises RunError where it cannot be written."""
+    """Raises RunError if the page cannot be written."""
     from tdiag.cli.conclude import shown
     from tdiag.launch.rundir import write_text
     from tdiag.report.of_scaling import document
@@ -143,7 +143,7 @@ def write_scaling_page(folder: Path, scaling: Scaling) -> Path:
 
 
 def load_scaling(folder: Path) -> Scaling | None:
-    """What was kept; None where the folder holds none. Raises RunError where it is broken."""
+    """The stored result; None if the folder has none. Raises RunError if it cannot be read."""
     import msgspec
 
     from tdiag.errors import RunError

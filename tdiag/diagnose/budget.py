@@ -88,7 +88,7 @@ def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) ->
         parts[name] = (idle - wait) * ns / total
     if not total:
         parts["unattributed"] = idle - wait
-    # A little idling before the forward is launching and the loop's own Python.
+    # A short idle time before the forward is launching and the loop's own Python.
     if parts.get("prepare", 0.0) < (1 - HEALTHY_COMPUTE_FRAC) * step_ns:
         parts["other"] = parts.get("other", 0.0) + parts.pop("prepare", 0.0)
     return {name: ns for name, ns in parts.items() if ns > 0}
@@ -97,8 +97,8 @@ def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) ->
 def _after_the_step(
     host: Mapping[str, float], phases: Phases, evidence: Evidence
 ) -> Mapping[str, float]:
-    """Without a loader, ``prepare`` begins at the end of the step before. What samples put after
-    that step makes no batch: it moves to ``other``."""
+    """Without a loader, ``prepare`` begins at the end of the previous step. Time that samples put
+    after that step makes no batch, so it moves to ``other``."""
     if "prepare" not in host or {"after_step", "data_wait"} & phases.wall_ns.keys():
         return host
     seen = (evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees))

@@ -74,7 +74,7 @@ class Costs:
     doubts: list[str] = field(default_factory=list)
     # The line that gave unattributed time its class, and that class.
     by_line: tuple[str, StackLine] | None = None
-    # The line that called the framework whose own loop explains time beside the step.
+    # The line that called the framework whose loop explains the time around the step.
     by_framework: StackLine | None = None
     unseen: bool = False  # no evidence shows which lines take the time
 
@@ -158,8 +158,8 @@ def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
 
 
 def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:
-    """Time before the forward and after the step that no finding explains is overhead, where the
-    samples in the Python of the framework that runs the loop are as much as most of it."""
+    """Time before the forward and after the step that no finding explains is overhead if samples
+    put more than half as much time in the Python of the framework that runs the loop."""
     stacks = evidence.get(Stacks)
     if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES:
         return
@@ -176,14 +176,14 @@ def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:
 
 
 def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> None:
-    """Time that no mark tells apart (no loader, no module, an update by hand) and no finding
-    explains has the class of what its lines do, where lines of one class take most of it: torch
-    calls compute where they take longer than they cost at least; all else is overhead."""
+    """Time that no mark separates (no loader, no module, an update by hand) and no finding explains
+    gets the class of its lines, if lines of one class take most of it: compute if a line's torch
+    calls take longer than their fixed cost, else overhead."""
     left = costs.unknown.get("unattributed", 0.0)
     if not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
         return
     stacks = evidence.get(Stacks)
-    # Samples that end in a hook tell no line: a thread often gets its core back there.
+    # Samples that end in a hook show no line: a thread often gets its core back there.
     lined = 1 - stacks.probe_frac if stacks else 1.0
     lines: dict[str, list[StackLine]] = {"compute": [], "overhead": []}
     for line in _unattributed_lines(evidence, budget):
@@ -203,8 +203,8 @@ def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> N
 
 
 def _works(line: StackLine, evidence: Evidence, ns: float) -> bool | None:
-    """Whether the line's torch calls take longer than they cost at least; None where what they cost
-    was not measured. ``ns``: what it takes per step."""
+    """Whether the line's torch calls take longer than their fixed cost; None if the fixed cost was
+    not measured. ``ns``: the line's time per step."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     here = [x for x in ops.lines if x.at.spot == line.at.spot] if ops else []
     if not here:
@@ -215,8 +215,8 @@ def _works(line: StackLine, evidence: Evidence, ns: float) -> bool | None:
 
 
 def _unattributed_lines(evidence: Evidence, budget: Budget) -> list[StackLine]:
-    """The lines of unattributed time, most samples first: neither they nor their functions are
-    known to run in another phase alone."""
+    """The lines of unattributed time, most samples first. Lines are left out if they or their
+    functions are known to run only in other phases."""
     stacks, ops = evidence.get(Stacks), evidence.get(Ops)
     if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES:
         return []
@@ -257,7 +257,7 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
         costs.unknown[name] -= claimed
         explained += claimed
     if finding.cls == "rollout" and "forward" in finding.components:
-        # An environment that is stepped between two calls of the model: no mark tells them apart.
+        # An environment stepped between two calls of the model: no mark separates it from forward.
         stepped = min(costs.compute, share * budget.components_ns.get("forward", 0))
         costs.compute -= stepped
         explained += stepped
@@ -324,9 +324,9 @@ def _kind_of_wait(evidence: Evidence) -> str:
 def _prepared_by(evidence: Evidence) -> str:
     """The class of making batches by hand, without a DataLoader; "" if unknown.
 
-    Mostly on the CPU, of whichever thread: preprocessing. Otherwise, or with a device of which no
-    trace shows when it was idle: reading, copying, waiting for a core or for the device, which the
-    evidence here cannot separate.
+    If it is mostly CPU time, of any thread: preprocessing. Otherwise, or if no trace shows when the
+    device was idle: reading, copying, waiting for a core or for the device, which the evidence here
+    cannot separate.
     """
     phases, environment = evidence.get(Phases), evidence.get(Environment)
     if phases is None or environment is None:

@@ -130,15 +130,17 @@ def _perhaps(low: int, high: int, budget: Budget | None) -> bool:
 
 
 def _spelled(found: Found, code: str, evidence: Evidence) -> Fix:
-    """The fix in the terms of the framework that drives the loop. Where what is known of it breaks,
-    the finding keeps torch's own terms, and a note says so."""
+    """The fix in the terms of the framework that drives the loop. If that fails, the finding keeps
+    torch's own terms, and a note says so."""
     driver = _driver(evidence)
     try:
         return in_its_terms(found.fix, code, driver, found.parts)
     # Deliberately broad: one faulty framework must not cost the user the finding.
     except Exception as fault:
         what = f"{type(fault).__name__}: {fault}"
-        text = f"fixes are not in the terms of {driver}: what tdiag knows of it failed ({what})"
+        text = (
+            f"fixes are written for plain torch: tdiag could not write them for {driver} ({what})"
+        )
         if text not in [note.text for note in evidence.notes]:
             evidence.note("framework", text)
         return found.fix

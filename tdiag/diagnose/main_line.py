@@ -70,7 +70,7 @@ def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) 
 
 
 def framework_loop(line: StackLine) -> str:
-    """What the framework that this line called takes around the step."""
+    """The share that the framework called by this line takes around the step."""
     return f"; the loop of {line.library}, called{where(line.at)}, takes {percent(line.framework)}"
 
 

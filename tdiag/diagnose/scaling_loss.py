@@ -1,8 +1,8 @@
 """Why N ranks are not N times as fast: where their step loses to perfect scaling.
 
-With perfect scaling a rank takes time in proportion to its samples: a step of as many samples takes
-what it took with fewer ranks, one of half as many half of that. What the mean budget of the ranks
-holds beyond that is the loss. It is the same budget cut into rows, so the rows add up to it.
+With perfect scaling a rank's time is proportional to its samples: a step with the same number of
+samples takes as long as with fewer ranks, a step with half as many takes half as long. The loss is
+the ranks' mean budget minus that. Both are divided into the same rows, so the rows add up to it.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _ROW: dict[str, Row] = {
     "launch": "host",
     "python_loss": "host",
 }
-# What holds the sum of the gradients where no collective was seen.
+# Phases that contain the sum of the gradients if no collective was seen.
 _SUMMED_IN = ("backward", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanBudget:
-    """One count of ranks. ``parts``: the mean budget of the ranks, ns per step, without ``comm``.
-    ``communication`` and ``waiting`` are that, apart: None where only ``together`` is known.
-    ``summed_unseen``: gradients were summed where no hook sees it. ``why``: why there is none of
-    it."""
+    """One number of ranks. ``parts``: the mean budget of the ranks, ns per step, without ``comm``.
+    ``together``: that ``comm``. ``communication``: its part that is not waiting; None if unknown.
+    ``summed_unseen``: gradients were summed where no hook sees it. ``why``: why nothing
+    was measured."""
 
     ranks: int
     run: str
@@ -71,8 +71,8 @@ class MeanBudget:
     why: str = ""
 
     def rows(self, *, apart: bool, summed_unseen: bool) -> dict[Row, float]:
-        """``apart``: communication apart from waiting. ``summed_unseen``: what may hold
-        communication is not attributed."""
+        """``apart``: communication and waiting are separate rows. ``summed_unseen``: phases that
+        may contain communication count as unattributed."""
         found: dict[Row, float] = dict.fromkeys(get_args(Row), 0.0)
         for name, ns in self.parts.items():
             hidden = summed_unseen and name in _SUMMED_IN
@@ -86,7 +86,7 @@ class MeanBudget:
 
 
 def measured(ranks: int, run_dir: Path, evidence: Evidence, diagnosis: Diagnosis) -> MeanBudget:
-    """What a run of so many ranks is compared by."""
+    """What is compared about a run with this number of ranks."""
     environment, step = evidence.get(Environment), diagnosis.step
     about = MeanBudget(ranks=ranks, run=str(run_dir), verdict=diagnosis.verdict.summary)
     if environment is None or step is None or step.mean_ns <= 0:
@@ -95,7 +95,7 @@ def measured(ranks: int, run_dir: Path, evidence: Evidence, diagnosis: Diagnosis
         about = replace(about, threads=threads.intra_op)
     if environment.world_size != ranks:
         had = plural(environment.world_size, "rank")
-        why = f"the job had {had}: its script or its settings choose the number"
+        why = f"the job had {had}: its script or its settings set the number"
         return replace(about, why=why)
     on_device = environment.device != "cpu"
     budgets, why = _budgets(evidence, ranks, on_device)
@@ -118,7 +118,7 @@ def measured(ranks: int, run_dir: Path, evidence: Evidence, diagnosis: Diagnosis
 
 
 def _communication(ranks: Ranks | None, together: float) -> float | None:
-    """One rank alone waits for nobody."""
+    """The exposed communication without waiting; a single rank waits for nobody."""
     if ranks is None:
         return together
     return None if ranks.shortest_ns is None else min(together, ranks.shortest_ns)
@@ -127,7 +127,7 @@ def _communication(ranks: Ranks | None, together: float) -> float | None:
 def _budgets(
     evidence: Evidence, ranks: int, on_device: bool
 ) -> tuple[list[Mapping[str, float]], str]:
-    """The budget of each rank, or why they are not known."""
+    """The budget of each rank, or the reason why it is unknown."""
     if ranks == 1:
         device, phases = evidence.get(DeviceTime), evidence.get(Phases)
         if on_device:
@@ -137,7 +137,7 @@ def _budgets(
         return [{RENAMED.get(name, name): ns for name, ns in phases.wall_ns.items()}], ""
     found = evidence.get(Ranks)
     if found is None:
-        return [], evidence.missing.get(Ranks, "the steps of its ranks do not lie side by side")
+        return [], evidence.missing.get(Ranks, "the ranks' steps could not be paired")
     budgets = [rank.components_ns for rank in found.ranks]
     if on_device and not all(budgets):
         return [], _UNTRACED
@@ -150,8 +150,8 @@ _UNTRACED = "what the device did was not traced"
 
 
 def _brought_to(traced: Mapping[str, float], step_ns: int) -> dict[str, float]:
-    """A traced step on a device, brought to the length of the clean one: the device's work as
-    traced, the rest in its proportions, for the profiler slows the host."""
+    """A traced step on a device, scaled to the length of the clean one: the device's work stays as
+    traced, the rest keeps its proportions, because the profiler slows the host."""
     busy = {name: ns for name, ns in traced.items() if name in DEVICE_BUSY and ns > 0}
     idle = {name: ns for name, ns in traced.items() if name not in DEVICE_BUSY and ns > 0}
     working, waiting = sum(busy.values()), sum(idle.values())
@@ -164,7 +164,7 @@ def _brought_to(traced: Mapping[str, float], step_ns: int) -> dict[str, float]:
 
 
 def _samples(run_dir: Path, evidence: Evidence, ranks: int) -> float | None:
-    """Of one rank per step, mean over the ranks; None unless batches of every rank were counted."""
+    """Samples of one rank per step, mean over the ranks; None unless every rank's were counted."""
     phases, loaders = evidence.get(Phases), evidence.get(Loaders)
     if phases is None or loaders is None:
         return None
@@ -177,7 +177,7 @@ def _samples(run_dir: Path, evidence: Evidence, ranks: int) -> float | None:
 
 
 def compared(found: Sequence[MeanBudget]) -> tuple[ScaledRun, ...]:
-    """Each beside the first."""
+    """Each number of ranks, compared with the first."""
     return tuple(_compared(one, found[0]) for one in found)
 
 
@@ -204,15 +204,15 @@ def _compared(one: MeanBudget, base: MeanBudget) -> ScaledRun:
 
 
 def _load(share: float, times: float) -> Load:
-    """``share``: samples of a rank beside those of the first count, of which there were so many
-    ``times`` fewer."""
+    """``share``: samples of a rank ÷ those with the first number of ranks. ``times``: number of
+    ranks ÷ the first number."""
     if abs(share - 1) <= NOTICEABLE_FRAC:
         return "same"
     return "divided" if abs(share * times - 1) <= NOTICEABLE_FRAC else "other"
 
 
 def _loss(one: MeanBudget, base: MeanBudget, step_ns: int, ideal_ns: int) -> tuple[Loss, ...]:
-    """Rows that hold something, in the model's order; to the nanosecond they add up."""
+    """Rows that are not empty, in the model's order; they add up to the nanosecond."""
     apart = one.communication is not None and base.communication is not None
     unseen = one.summed_unseen or base.summed_unseen
     now, then = (x.rows(apart=apart, summed_unseen=unseen) for x in (one, base))

@@ -70,10 +70,9 @@ def of_ranks(verdict: Verdict, evidence: Evidence, step_ns: float | None = None)
     unchanged, except that communication which is mostly waiting is called waiting. ``step_ns``:
     the step whose communication was measured.
 
-    A straggler that only computes longer has class ``straggler`` and as share the waiting time of
-    the others ÷ its step. Any other cause stays the class. Whether its computing is work may be
-    unknown: where it was counted to have more data or more work, that is why it is late, all the
-    same.
+    If the straggler only computes longer, the class is ``straggler`` and the share is the waiting
+    time of the others ÷ its step. Any other cause keeps its class. A rank that was counted to have
+    more data or more work only computes longer even if it is unknown how much of that is work.
     """
     straggler = known_straggler(evidence)
     if straggler is None:

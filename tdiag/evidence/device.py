@@ -33,11 +33,11 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     """Where the traced step's time went, ns per step; the components add up to ``step_ns``.
 
     An instant is ``compute`` if a compute kernel runs; else ``comm``; else ``h2d`` / ``d2h``
-    (device-side copies count as compute). With the device idle it belongs to what the host did:
+    (device-side copies count as compute). If the device is idle, it belongs to what the host did:
     ``data_wait``, ``sync``, ``alloc``, ``python_loss``, ``evaluation``, ``optimizer``, ``prepare``
     (making a batch without a DataLoader), ``launch`` (issuing work), ``other``. A wait (``sync``,
     ``data_wait``) is also charged with the idle gaps after it, up to the lead over the device that
-    it cost the host. ``unattributed``: idle in a sampled trace.
+    it cost the host. ``unattributed``: idle time in a sampled trace.
     """
 
     step_ns: float

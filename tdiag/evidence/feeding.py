@@ -78,21 +78,21 @@ class BatchField(Kind, frozen=True, kw_only=True):
 
 
 class Shrunk(Kind, frozen=True, kw_only=True):
-    """JPEG pictures that Pillow decoded whole and that were then scaled down in one piece; means
-    per batch. ``scale``: by which the decoder itself could have divided width and height, 2, 4 or
-    8; ``careful_scale``: the same if twice the width and height is asked of it, at least 1."""
+    """JPEG pictures that Pillow decoded in full and that were then scaled down as a whole; means
+    per batch. ``scale``: 2, 4 or 8, by which the decoder could have divided width and height;
+    ``careful_scale``: the same for a picture with twice the final width and height, at least 1."""
 
     scale: int
     careful_scale: int
     pictures: float
-    decode_ns: float  # CPU time, as are the next
+    decode_ns: float  # CPU time; so are the next two
     resize_ns: float
-    between_ns: float  # of all that the thread did between both
+    between_ns: float  # the thread's CPU time between the two
 
 
 class Pictures(Kind, frozen=True, kw_only=True):
-    """The JPEG pictures of a batch that Pillow decoded. ``at``: the user's line that had the first
-    of the ``shrunk`` ones decoded, ``size`` and ``to``: of which size it was, and was made."""
+    """The JPEG pictures of a batch that Pillow decoded. ``at``: the user's line that caused the
+    decoding of the first ``shrunk`` one; ``size`` and ``to``: its size before and after scaling."""
 
     decoded: float
     shrunk: tuple[Shrunk, ...]
@@ -157,9 +157,9 @@ class Loader(Kind, frozen=True, kw_only=True):
     # Samples of one pass over it, on this rank, according to its sampler; None if unknown (a
     # stream, the user's own batch sampler, a run from before this was recorded).
     sampler_len: int | None = None
-    made: int = 1  # DataLoaders that this line made one after the other, each alike
-    sampler_class: str = ""  # that chooses the samples; "" = unknown
-    pictures: Pictures | None = None  # None where Pillow decoded no JPEG
+    made: int = 1  # how many equal DataLoaders this line made one after another
+    sampler_class: str = ""  # class that chooses the samples; "" = unknown
+    pictures: Pictures | None = None  # None if Pillow decoded no JPEG
 
     @property
     def streams(self) -> bool:

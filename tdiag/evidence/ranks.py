@@ -113,10 +113,10 @@ class Ddp(Kind, frozen=True, kw_only=True):
 
 
 class CollectiveLine(Kind, frozen=True, kw_only=True):
-    """Communication that one line of the user's waits for, per clean step. ``name``: as called
-    (``all_reduce``; ``wait``: of what was begun before), or ``DistributedDataParallel``: its
-    gradients, from the moment the last one was ready until backward ended. ``by``: the module of
-    the library that calls it there, "" for the user's own call."""
+    """Communication that one of the user's lines waits for, per clean step. ``name``: as called
+    (``all_reduce``; ``wait``: for communication begun earlier), or ``DistributedDataParallel``: its
+    gradients, from the moment the last one was ready until backward ended. ``by``: the library
+    module that makes the call, "" for the user's own call."""
 
     name: str
     at: Place | None

@@ -18,7 +18,7 @@ WRITES = re.compile(
     r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\(|\.commit\("
 )
 
-# Phases in which writing belongs to another rule: loading data, saving weights.
+# Phases in which another rule covers writing: loading data, saving weights.
 NOT_LOGGING = ("data_wait", "checkpoint")
 
 
@@ -27,15 +27,15 @@ class StackLine(Kind, frozen=True, kw_only=True):
 
     at: Place
     self_frac: float
-    leaf: str  # commonest innermost frame of all under that line, e.g. "decode (PIL/Image.py)"
-    phase: str = ""  # Phases key the samples fell in, "" where mixed or unknown
-    library: str = ""  # installed package that the line called in most of them, e.g. "pandas"
-    own_frac: float = 0.0  # of self_frac: the line itself is the innermost frame of all
-    # Of self_frac: samples in which a library writes a log for the line, loading and saving apart.
-    # By the framework's part that does ("the progress bar"), "" where it is a library of its own.
+    leaf: str  # most frequent innermost frame under that line, e.g. "decode (PIL/Image.py)"
+    phase: str = ""  # key of Phases, "" if mixed or unknown
+    library: str = ""  # installed package the line called in most samples, e.g. "pandas"
+    own_frac: float = 0.0  # of self_frac: the line itself is the innermost frame
+    # Of self_frac: samples in which a library writes a log for the line, without loading and
+    # saving. By the part of a framework that writes ("the progress bar"), "" for other libraries.
     logging: tuple[tuple[str, float], ...] = ()
-    # Of self_frac: samples in the Python of a framework that the line called, in no phase that a
-    # stack shows, logging apart: what its loop takes around the step.
+    # Of self_frac: samples in the Python of a framework that the line called, without logging and
+    # without phases that a stack shows: the time that its loop takes around the step.
     framework: float = 0.0
 
 
@@ -53,7 +53,7 @@ class Stacks(Kind, frozen=True, kw_only=True):
     beside: tuple[StackLine, ...] = ()
     # By how much the sampler slowed the steps: shares refer to these longer steps.
     slowed_frac: float = 0.0
-    # Of the training thread's samples, those that end in the probe and so belong to no line.
+    # Share of the training thread's samples that end in the probe and so belong to no line.
     probe_frac: float = 0.0
 
 

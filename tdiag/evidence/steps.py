@@ -55,7 +55,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     waits_ns: tuple[int, ...] = ()
     # Of data_wait: iter(loader), and a pass's first and last request beyond the usual wait.
     iterator_start_ns: float = 0.0
-    # A DataLoader feeds the evaluations, or a loss module judges them. Calls without gradients and
+    # A DataLoader feeds the evaluations, or a loss module is applied. Calls without gradients and
     # without either may collect training data (an agent's rollouts).
     eval_evident: bool = True
     gc_in_wait_ns: float = 0.0  # of gc: collections inside a DataLoader's ``__next__``

@@ -2,8 +2,8 @@
 
 A framework is recognised by who calls ``optimizer.step()`` (``probe/frameworks.py``); none is
 imported. Where one drives the loop, a setting of torch is usually made through its own objects, so
-the fix begins with that. Its parts that write logs are known by their functions, since samples in
-them stand at the user's line that started the training.
+the fix begins with that. Its parts that write logs are recognised by their functions, because
+samples in them are counted at the user's line that started the training.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAST_NUMBER = re.compile(r"\d[\d,.]*(?!.*\d)")
 def in_its_terms(fix: Fix, code: str, driver: str, parts: Sequence[str] = ()) -> Fix:
     """The fix of rule ``code`` as the framework spells it, torch's own way behind it. ``driver``:
     the package whose code calls the optimizer, "" for the user's own loop. ``parts``: names of the
-    framework's parts that it is about, most time first."""
+    framework's parts that the finding is about, most time first."""
     for framework in FRAMEWORKS:
         if framework.package == driver and (way := _way(framework, code, parts)):
             text = way.replace("{value}", _value(fix))
@@ -40,20 +40,20 @@ def in_its_terms(fix: Fix, code: str, driver: str, parts: Sequence[str] = ()) ->
 
 
 def is_framework(package: str) -> bool:
-    """Whether this top-level package of a library is a framework's, or helps one (``lightning``,
+    """Whether this top-level package belongs to a framework (``lightning``,
     ``lightning_utilities``)."""
     return any(package in (x.package, f"{x.package}_utilities") for x in FRAMEWORKS)
 
 
 def _way(framework: Framework, code: str, parts: Sequence[str]) -> str:
-    """How each of these parts is set; without any, how the rule's pattern is."""
+    """The settings of these parts; without parts, the framework's fix for the rule."""
     ways = {part.name: part.fix for part in framework.logging}
     return "; ".join(ways[name] for name in parts if name in ways) or framework.fixes.get(code, "")
 
 
 @cache
 def logging_part(frame: str) -> str:
-    """Name of the framework's part that writes logs and has this frame, else "". A frame:
+    """Name of the framework's part that writes logs and contains this frame, else "". A frame is
     ``path/to/file.py:function``."""
     parts = (part for framework in FRAMEWORKS for part in framework.logging)
     return next((part.name for part in parts if part.frames.search(frame)), "")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoggingPart:
-    """Functions of a framework that write logs. ``name``: as its users call it. ``frames``: found
-    in ``path/to/file.py:function`` of each of these functions' frames; samplers may put the class
-    in front of the function. ``fix``: how to run it less often, as in :class:`Framework`."""
+    """Functions of a framework that write logs. ``name``: as its users call the part. ``frames``:
+    matches ``path/to/file.py:function`` of each of these functions; samplers may put the class in
+    front of the function. ``fix``: how to run the part less often, as in :class:`Framework`."""
 
     name: str
     frames: re.Pattern[str]

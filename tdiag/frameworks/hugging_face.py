@@ -68,7 +68,7 @@ TRAINER = Framework(
         "TD904": _argument("ddp_find_unused_parameters=False"),
     },
     logging=(
-        # Before Python 3.11 a sampled name has no class; then only tqdm's own frames tell.
+        # Before Python 3.11 a sampled name has no class; then only tqdm's own frames show it.
         LoggingPart(
             "the progress bar",
             re.compile(r"transformers/trainer_callback\.py:ProgressCallback\.|/tqdm/"),

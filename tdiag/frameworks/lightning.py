@@ -55,11 +55,11 @@ LIGHTNING = Framework(
             "TQDMProgressBar(refresh_rate={value}) among Trainer(callbacks=...), or"
             " Trainer(enable_progress_bar=False)",
         ),
-        # It updates a metric at once, whatever log_every_n_steps says.
+        # It updates a metric in every call, whatever log_every_n_steps is.
         LoggingPart(
             "self.log",
             re.compile(r"lightning/(pytorch/)?core/module\.py:(LightningModule\.)?log(_dict)?$"),
-            "call self.log only where self.global_step % {value} == 0, and self.log_dict once"
+            "call self.log only if self.global_step % {value} == 0, and self.log_dict once"
             " instead of self.log for each value",
         ),
         LoggingPart(

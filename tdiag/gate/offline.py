@@ -25,7 +25,7 @@ from tdiag.gate.outcome import Outcome
 from tdiag.model.threshold import RUN_TO_RUN_FRAC
 
 RUN_TO_RUN = RUN_TO_RUN_FRAC
-BLOCKS = 10  # of neighbouring steps: the machine's drift within a run is between blocks
+BLOCKS = 10  # of neighbouring steps, so that the machine's drift within a run is between blocks
 SETTLE = "to measure it, run both interleaved: tdiag check --against REV"
 FEWEST_STEPS = 2 * BLOCKS
 

@@ -25,7 +25,7 @@ ENGINE = "torch/autograd/"  # backward, in which DistributedDataParallel waits i
 
 class RankWatch:
     """``tick``, called about twenty times a second, notes when each rank's process ends. ``look``,
-    called now and then, notes whether the job still makes steps."""
+    called occasionally, notes whether the job still makes steps."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -71,17 +71,17 @@ class RankWatch:
         self.pid_of.clear()
 
     def started_again(self) -> list[str]:
-        """Of each try that failed and was followed by another which rank failed first."""
+        """For each attempt that failed and was followed by another one: which rank failed first."""
         failed = [
             job for job in self.progress.jobs()[:-1] if any(r.died or not r.finish for r in job)
         ]
         return [
-            f"the ranks were started again after they had failed{first and ': ' + first}"
+            f"the ranks failed and were restarted{first and ': ' + first}"
             for first in map(self._first, failed)
         ]
 
     def first_failure(self) -> str:
-        """Which rank of the failed job was first, in a sentence; "" where that is not known."""
+        """A sentence on which rank of the failed job was first; "" if that is unknown."""
         return self._first(self.progress.ranks())
 
     def _first(self, ranks: list[Reported]) -> str:
@@ -116,8 +116,8 @@ class RankWatch:
             self.poll.register(descriptor, select.POLLIN)
 
     def _when(self, rank: Reported, ends: list[int]) -> int | None:
-        """When it failed by itself; None where it lost the others, still lives, or ended after
-        another one: then the launcher may have killed it. ``ends``: when ranks of its job ended."""
+        """When it failed by itself; None if it lost the others, still lives, or ended after another
+        rank: then the launcher may have killed it. ``ends``: when the ranks of its job ended."""
         if rank.died is None:
             gone = self.gone.get(rank.file.pid)
             return gone if gone == min(ends, default=None) else None
@@ -125,7 +125,7 @@ class RankWatch:
 
 
 def standing(ranks: list[Reported], dump: Callable[[int], list[Frame]] = dump) -> str:
-    """Where each rank is: after which step, in which function, at which line of the user's."""
+    """Where each rank is: after which step, in which function, at which user line."""
     places = [
         (rank, dump(rank.file.pid)) for rank in sorted(ranks, key=lambda r: r.rank)[:MOST_ASKED]
     ]

@@ -50,8 +50,8 @@ class Reported:
             None  # slow-down after a trace, share of the clean step; None = not measured
         )
         self.rank, self.world_size = 0, 1
-        self.began = self.ended = 0  # watched from, and until what it last wrote
-        self.died: dict[str, Any] | None = None  # of an exception: the record
+        self.began = self.ended = 0  # when watching began, and when it last wrote
+        self.died: dict[str, Any] | None = None  # the record of the exception that ended it
         self.stopped = False  # the probe has ended the program here
         self.absent = 0  # ranks that could not be asked to stop, so no rank was
         self.forced = False  # the probe had to end it with a signal
@@ -164,13 +164,13 @@ class Progress:
         return {p.file.pid for p in still if p.world_size > 1}
 
     def ranks(self) -> list[Reported]:
-        """The ranks of a distributed job that have made a step, or died; of several jobs, or tries
-        of one, those of the last."""
+        """The ranks of a distributed job that have made a step, or died; if there were several jobs
+        or attempts, those of the last."""
         return self.jobs()[-1]
 
     def jobs(self) -> list[list[Reported]]:
-        """Ranks of each job that ran after another: a launcher may start a job again that failed,
-        and a script one job after the other. A rank that comes again after its end begins one."""
+        """The ranks of each job, in order: a launcher may restart a failed job, and a script may
+        run several jobs in sequence. A rank that appears again after its end begins a new job."""
         found: list[list[Reported]] = [[]]
         ranks = [p for p in self.processes.values() if p.world_size > 1]
         for rank in sorted(ranks, key=lambda p: p.began):

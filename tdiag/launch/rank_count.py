@@ -1,4 +1,4 @@
-"""The same job with another number of ranks: the launcher's option for it, replaced."""
+"""The same job with another number of ranks: replaces the launcher's option for it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from tdiag.errors import UsageError
 from tdiag.launch.target import Target
 
 HOW = "tdiag run --scaling 1,2 -- torchrun train.py"
-NODES_VARIABLE = "PET_NNODES"  # torchrun takes it where --nnodes is not given
-ONE = ("1", "1:1")  # the second as torchrun writes a range
-LEAST_PREFIX = len("--np")  # of an option written short, as argparse allows; shorter ones mean more
+NODES_VARIABLE = "PET_NNODES"  # torchrun reads it if --nnodes is not given
+ONE = ("1", "1:1")  # the second is torchrun's form of a range
+LEAST_PREFIX = len("--np")  # shortest abbreviation of an option; shorter ones are ambiguous
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """``names``: of the program, each as its words; ``modules``: after ``python -m``. ``ranks``:
-    the option for the ranks on this machine, ``nodes`` that for the number of machines."""
+    """``names``: names of the program, each as a tuple of words; ``modules``: names after ``python
+    -m``. ``ranks``: the option for the number of ranks on this machine; ``nodes``: the option for
+    the number of machines."""
 
     names: tuple[tuple[str, ...], ...]
     modules: tuple[str, ...]
@@ -49,19 +50,19 @@ def parse_counts(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     wrong = next((word for word in words if not word.isdecimal() or int(word) < 1), None)
     if wrong is not None:
-        raise UsageError(f"--scaling {text}: {wrong!r} is no number of ranks", HOW)
+        raise UsageError(f"--scaling {text}: {wrong!r} is not a number of ranks", HOW)
     counts = sorted(int(word) for word in words)
     twice = next((a for a, b in pairwise(counts) if a == b), None)
     if twice is not None:
-        raise UsageError(f"--scaling {text}: {twice} stands there twice", HOW)
+        raise UsageError(f"--scaling {text}: {twice} is given twice", HOW)
     if len(counts) < 2:
-        raise UsageError(f"--scaling {text}: one number of ranks has nothing to compare with", HOW)
+        raise UsageError(f"--scaling {text}: give at least two numbers of ranks to compare", HOW)
     return tuple(counts)
 
 
 def with_ranks(target: Target, count: int, environment: Mapping[str, str] = os.environ) -> Target:
-    """The same target with ``count`` ranks. Raises UsageError where its launcher is not known, or
-    where it starts ranks on several machines."""
+    """The same target with ``count`` ranks. Raises UsageError if its launcher is unknown, or if it
+    starts ranks on several machines."""
     words = [target.name, *target.args]
     if target.kind == "module":
         words.insert(0, "-m")
@@ -88,7 +89,7 @@ def with_ranks(target: Target, count: int, environment: Mapping[str, str] = os.e
 
 
 def _launcher(words: Sequence[str]) -> tuple[Launcher, int] | None:
-    """The launcher, and where its options begin: wrappers may stand before it."""
+    """The launcher, and where its options begin: other programs may wrap it."""
     for at, word in enumerate(words):
         for launcher in LAUNCHERS:
             if at and words[at - 1] == "-m" and word in launcher.modules:
@@ -101,7 +102,7 @@ def _launcher(words: Sequence[str]) -> tuple[Launcher, int] | None:
 
 
 def _own_end(words: Sequence[str], begin: int) -> int:
-    """Where the script's name stands: what follows is the script's."""
+    """The index of the script's name: all words after it are the script's."""
     for at in range(begin, len(words)):
         if words[at].endswith(".py") or words[at] in ("-m", "--module"):
             return at
@@ -109,19 +110,17 @@ def _own_end(words: Sequence[str], begin: int) -> int:
 
 
 def _is(word: str, option: str) -> bool:
-    """As argparse reads it: shortened, and with ``_`` for ``-`` between the words."""
+    """Whether argparse reads the word as this option: abbreviated, or with ``_`` for ``-``."""
     name = word.partition("=")[0].replace("_", "-")
     return len(name) >= LEAST_PREFIX and option.startswith(name)
 
 
 def _alone(launcher: Launcher, words: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raises UsageError for a job of several machines."""
+    """Raises UsageError for a job on several machines."""
     said = NODES_VARIABLE, environment.get(NODES_VARIABLE, "1")
     for at, word in enumerate(words):
         if _is(word, launcher.nodes):
             name, equals, value = word.partition("=")
             said = name, value if equals else "".join(words[at + 1 : at + 2])
     if said[1] not in ONE:
-        raise UsageError(
-            f"--scaling changes the ranks of one machine, and {said[0]} is {said[1]}", HOW
-        )
+        raise UsageError(f"--scaling works on one machine only, but {said[0]} is {said[1]}", HOW)

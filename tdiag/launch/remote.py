@@ -1,9 +1,9 @@
-"""A run directory behind a URL, by way of fsspec: ``s3://bucket/runs/7``.
+"""A run directory behind a URL, through fsspec: ``s3://bucket/runs/7``.
 
-Each machine of a job writes its run directory on its own disk, and copies it to
-``<URL>/nodes/<name>`` when it ends. The last to end copies those of the others here and makes the
-report, which goes to ``<URL>`` as well. Nothing depends on the network while the program runs, and
-what cannot be copied stays where it is.
+Each machine of a job writes its run directory on its own disk and copies it to
+``<URL>/nodes/<name>`` when it ends. The last machine to end copies the others' run directories
+here, makes the report, and copies that to ``<URL>``. While the program runs, nothing depends on
+the network. A run that cannot be copied stays on its machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tdiag.launch.target import Target
 from tdiag.probe.wire import CONTROL, NODES, RUN
 
 URL = re.compile(r"[a-zA-Z][\w+.-]*://")
-# They know no folders: names come to be with what is put there, and making a "folder" might make a
+# They have no folders: a name exists once a file is put there. Making a "folder" might make a
 # bucket.
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss"}
 INSTALL = "pip install 'tdiag[fsspec]', and for s3:// s3fs, for gs:// gcsfs, for az:// adlfs"
@@ -37,28 +37,28 @@ def is_url(text: object) -> bool:
 
 
 class Folder:
-    """What a URL names, a folder or one file. Raises UsageError for a URL that cannot be one, and
-    each method RunError where the store refuses."""
+    """The folder or file that a URL names. Raises UsageError for an unusable URL; each method
+    raises RunError if the store refuses."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self.part = ""  # of this machine, below the folder
+        self.part = ""  # this machine's folder below it
         try:
             core: Any = import_module("fsspec.core")
             self.fs, path = core.url_to_fs(self.url)
-        except (ImportError, ValueError) as error:  # no fsspec, or not what the protocol needs
+        except (ImportError, ValueError) as error:  # fsspec or the protocol's package is missing
             raise UsageError(f"cannot use {url}: {error}", INSTALL) from None
-        except Exception as error:  # each store raises its own; so below
+        except Exception as error:  # each store raises its own errors, also below
             raise _refused(url, error) from None
         self.root = str(path).rstrip("/")
 
     def join(self, target: Target, command: Sequence[str]) -> None:
-        """Begin a part of a run: tried before the program starts. Raises OccupiedError where the
-        folder holds something else than the same job, under way."""
+        """Begin this machine's part of a run, before the program starts. Raises OccupiedError if
+        the folder contains anything but the same job, under way."""
         with self._told():
             found = [name for name in self._names("") if not name.startswith(f"{NODES}/")]
         records = self.records()
-        hint = "name a new URL; a job under way can be joined, on other machines"
+        hint = "name a new URL; other machines can join only a job that is under way"
         others = [record.get("command") or () for record in records.values()]
         if found or (records and not has_parts(target)):
             raise OccupiedError(f"{self.url} is not empty", hint)
@@ -74,14 +74,14 @@ class Folder:
             self._put(f"{self.part}/{RUN}", json.dumps(begun).encode())
 
     def withdraw(self) -> None:
-        """Nothing came of this part."""
+        """Remove this part: the program was not started."""
         with self._told():
             self.fs.rm_file(self._at(self.part, RUN))
 
     def leave(self, run_dir: Path, whole: bool) -> tuple[str, ...]:
-        """Copy this machine's run directory there, ``run.json`` last, or only that unless
-        ``whole``; then those of the others here, if all have ended. Returns the names of machines
-        on which the job is still under way."""
+        """Copy this machine's run directory there, ``run.json`` last (only ``run.json`` unless
+        ``whole``). Then, if all machines have ended, copy the others' run directories here. Returns
+        the names of the machines on which the job still runs."""
         with self._told():
             for file in sorted(run_dir.rglob("*")) if whole else ():
                 name = file.relative_to(run_dir).as_posix()
@@ -96,18 +96,18 @@ class Folder:
         return awaited
 
     def put(self, *files: Path) -> None:
-        """Files of the report, beside the machines' folders."""
+        """Copy the report's files there, next to the machines' folders."""
         with self._told():
             for file in files:
                 if file.is_file():
                     self._put(file.name, file)
 
     def copy(self, here: Path, part: str = "", wanted: Callable[[str], bool] = bool) -> None:
-        """Copy what lies there into this folder: of those names that are ``wanted``."""
+        """Copy the files there into the folder ``here``: those whose names are ``wanted``."""
         with self._told():
             for name in filter(wanted, self._names(part)):
                 if ".." in PurePosixPath(name).parts:
-                    raise OSError(f"a name leads out of the folder: {name}")
+                    raise OSError(f"a file name points outside the folder: {name}")
                 file = here / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 self.fs.get_file(self._at(part, name), str(file))
@@ -131,7 +131,7 @@ class Folder:
             }
 
     def _names(self, part: str) -> list[str]:
-        """Of the files there, relative to it."""
+        """The names of the files there, relative to ``part``."""
         at = self._at(part)
         self.fs.invalidate_cache()
         try:
@@ -170,8 +170,8 @@ def _refused(url: str, error: Exception) -> RunError:
 
 @contextmanager
 def fetched(url: str, wanted: Callable[[str], bool] = bool) -> Iterator[Path]:
-    """A copy of what the URL names, a run, a file or a folder of traces, while it is needed; of
-    several machines as one run directory."""
+    """A temporary copy of what the URL names: a run, a file or a folder of traces. The parts of
+    several machines become one run directory."""
     folder = Folder(url)
     with tempfile.TemporaryDirectory(prefix="tdiag-") as temporary:
         here = Path(temporary) / (PurePosixPath(folder.root).name or "run")
@@ -181,7 +181,7 @@ def fetched(url: str, wanted: Callable[[str], bool] = bool) -> Iterator[Path]:
             return
         folder.copy(here, wanted=wanted)
         if not any(here.iterdir()):
-            raise RunError(f"{url} holds nothing that can be read", "check the URL")
+            raise RunError(f"{url} contains nothing that can be read", "check the URL")
         parts = sorted((here / NODES).glob(f"*/{RUN}"), key=_began)
         if parts and not (here / RUN).exists():
             for entry in list(parts[0].parent.iterdir()):

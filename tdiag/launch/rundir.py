@@ -94,8 +94,9 @@ def create_check(label: str, among: Path = CHECKS) -> Path:
 
 
 def create_scaling(label: str, out: Path | None) -> Path:
-    """Make the folder of a job with several numbers of ranks: a run directory for each goes in.
-    ``out``: this very one, new or empty. Raises RunError where it cannot be written."""
+    """Make the folder for the runs of `tdiag run --scaling`, one run directory per number of ranks.
+    ``out``: use this folder, which must be new or empty. Raises RunError if it cannot be
+    written."""
     if out is None:
         return create_check(label, SCALINGS)
     path = out.absolute()
@@ -109,7 +110,7 @@ def create_scaling(label: str, out: Path | None) -> Path:
 
 
 def occupied(out: Path) -> OccupiedError:
-    """What is said of a folder that holds something already."""
+    """The error for a folder that is not empty."""
     return OccupiedError(
         f"--out {out}: the directory is not empty",
         "name a new directory; tdiag never overwrites a run",

@@ -51,8 +51,8 @@ class RunOptions:
 @dataclass(frozen=True)
 class Finished:
     """``notes``: what the user should know about how the run ended; also in ``run.json``.
-    ``awaited``: other machines on which the job is still under way. ``far``: where the run
-    directory was copied to, of one behind a URL."""
+    ``awaited``: other machines on which the job still runs. ``far``: the URL's folder to which the
+    run directory was copied, if the run has a URL."""
 
     run_dir: Path
     code: int
@@ -63,7 +63,7 @@ class Finished:
 
     @property
     def name(self) -> str:
-        """What `tdiag report` takes."""
+        """The argument for `tdiag report`."""
         return self.far.url if self.far else os.path.relpath(self.run_dir)
 
 
@@ -76,7 +76,7 @@ def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str
 
 def launch(target: Target, options: RunOptions, out: Path | str | None = None) -> Finished:
     """Run the program under the probe. ``out``: the run directory, or a URL. Raises TdiagError only
-    before it was started."""
+    before the program starts."""
     checked = check(target, options.python)
     command = target.command(checked.python or "python")
     if out is None or not remote.is_url(out):
@@ -231,12 +231,12 @@ class _Session:
                 awaited = far.leave(self.run_dir, whole=ended.report_wanted)
             except RunError as error:
                 far = None
-                notes.append(f"the run is kept on this machine alone: {error.message}")
+                notes.append(f"the run is kept on this machine only: {error.message}")
                 self._write_record(notes)
         return Finished(shared, ended.code, ended.report_wanted, tuple(notes), awaited, far)
 
     def _write_record(self, notes: list[str]) -> None:
-        """A disk that filled up meanwhile is a note: it must not hide the exit code."""
+        """A full disk only adds a note: it must not hide the exit code."""
         try:
             rundir.write_json(self.run_dir / wire.RUN, self.record | {"notes": notes})
         except RunError as error:

@@ -1,4 +1,4 @@
-"""What `tdiag run --scaling` finds: the same job with more and more ranks.
+"""What `tdiag run --scaling` finds: the same job with several numbers of ranks.
 
 The shape is public and versioned (``SCALING_VERSION``, ``tdiag/report/scaling.schema.json``).
 """
@@ -11,10 +11,10 @@ import msgspec
 
 SCALING_VERSION = 1
 
-#: Samples per rank beside those of the first count: as many (weak scaling), as many for the whole
-#: job (strong scaling), neither, or not measured.
+#: What stays the same compared with the first run: samples per rank (weak scaling), samples of the
+#: whole job (strong scaling), neither, or unknown because samples were not measured.
 Load = Literal["same", "divided", "other", "unknown"]
-#: Where a step loses to perfect scaling. What belongs to which: tdiag/diagnose/scaling_loss.py.
+#: Where a step loses to perfect scaling; tdiag/diagnose/scaling_loss.py assigns the components.
 Row = Literal[
     "communication", "waiting", "communication_or_waiting", "input", "computing", "once_a_step",
     "host", "unattributed",
@@ -22,7 +22,7 @@ Row = Literal[
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """ns per step more than with perfect scaling; below 0: less."""
+    """ns per step more than with perfect scaling; negative: less."""
 
     row: Row
     ns: int
@@ -30,11 +30,12 @@ class Loss(msgspec.Struct, frozen=True):
 
 class ScaledRun(msgspec.Struct, frozen=True, kw_only=True):
     """The job with ``ranks`` ranks. ``run``: its run directory. ``step_ns``: the clean step, mean
-    over the ranks; None where it is not known: ``why``. ``samples``: of one rank per step, mean
-    over the ranks; ``relative``: samples per second ÷ those of the first count, ``efficiency``:
-    that ÷ how many times as many ranks there are, and ``ideal_ns``: the step if it were 1. None
-    where samples are not known. ``loss``: its rows add up to ``step_ns`` − ``ideal_ns``.
-    ``threads``: of one rank's torch. ``verdict``: of its own report."""
+    over the ranks; None if unknown (``why`` gives the reason). ``samples``: samples of one rank per
+    step, mean over the ranks. ``relative``: samples per second ÷ those of the first run.
+    ``efficiency``: ``relative`` ÷ (ranks ÷ ranks of the first run). ``ideal_ns``: the step with
+    perfect scaling. These are None if samples are unknown. ``loss``: rows that add up to
+    ``step_ns`` − ``ideal_ns``. ``threads``: torch threads of one rank. ``verdict``: the verdict of
+    the run's own report."""
 
     ranks: int
     run: str
@@ -51,15 +52,15 @@ class ScaledRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost_ns(self) -> int | None:
-        """Per step, to perfect scaling."""
+        """Time lost to perfect scaling per step."""
         if self.step_ns is None or self.ideal_ns is None:
             return None
         return self.step_ns - self.ideal_ns
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """``runs``: by ranks; the first is what the others are compared with. ``cores``: available to
-    the job; ``device``: as in a run's environment, "" where no run got so far."""
+    """``runs``: sorted by ranks; the others are compared with the first. ``cores``: available to
+    the job. ``device``: as in a run's environment, "" if no run got that far."""
 
     schema_version: int = SCALING_VERSION
     tdiag: str

@@ -1,10 +1,10 @@
 """Decides what one training step is, and reports when one ends.
 
-A step ends with the ``step()`` of the leading optimizer; where no optimizer steps, with each
-outermost ``backward``; where there is no backward either, with each DataLoader batch; and where all
-three are missing, with each ``torch.autograd.grad`` (weights are updated by hand). What is
-seen first may be the weaker kind (an evaluation before training, the first micro-batches of an
-accumulation): a stronger one takes over when it comes, and all before it is void.
+A step ends with the ``step()`` of the leading optimizer; if no optimizer steps, with each outermost
+``backward``; if there is no backward either, with each DataLoader batch; and if all three are
+missing, with each ``torch.autograd.grad`` (weights are updated by hand). The weaker kind may come
+first (an evaluation before training, the first micro-batches of an accumulation): a stronger one
+takes over when it comes, and all earlier steps become void.
 
 Calls during the capture of a CUDA graph only describe a step and end none. A graph that contains
 the step then ends one whenever it is replayed.
@@ -50,11 +50,11 @@ SOURCES = (BY_BATCH, BY_BACKWARD, BY_OPTIMIZER)  # weakest first
 BATCH, BACKWARD, OPTIMIZER = range(3)
 # A loader is read without any backward: an evaluation before training, or no training at all.
 BATCHES_BEFORE_THEY_COUNT = 16
-# Gradients are asked for without a step of any other kind. A physics-informed loss asks for some
-# ten before its first backward.
+# Calls of torch.autograd.grad without a step of any other kind. A physics-informed loss makes about
+# ten of them before its first backward.
 GRADS_BEFORE_THEY_COUNT = 16
-# A second optimizer takes the lead when the first has been silent for so many of its steps:
-# a GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
+# A second optimizer takes the lead when the first has been silent for this many of its steps: a
+# GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
 STEPS_BEFORE_LEAD_CHANGES = 8
 # A step is divided if its parts are alike. A closure that is called twice is called many times;
 # without a closure, a GAN's step has two or six different passes (n_critic = 5).
@@ -72,7 +72,7 @@ class Boundary:
         self.probe = probe
         self.rank = -1  # index into SOURCES: what ends a step now
         self.batches = 0
-        self.starved = False  # no batch was ready when the last one was asked for
+        self.starved = False  # no batch was ready when the last one was requested
         self.lead: int | None = None  # id of the optimizer whose step ends a step
         self.others = 0  # steps of other optimizers since the lead's last
         self.optimizer_steps = 0

@@ -153,7 +153,7 @@ class CollectiveWatch:
         self.probe.marks.put((COMM_END, wall_ns(), 0))
 
     def _number(self, key: Any, name: str, frame: FrameType | None = None) -> int:
-        """``frame``: that calls, whose module is named where it is a library's."""
+        """``frame``: the caller; its module is recorded if it is a library's."""
         number = self.numbers.get(key)
         if number is None:
             if len(self.numbers) >= MOST_PLACES:

@@ -50,10 +50,10 @@ class Agreement:
     Ranks that wait for each other at each step are at most one step apart. On a device a host may
     be a thousand launches ahead of it, and so of the other hosts. So the lead asks first. Each rank
     answers with the steps it has ended, and from then on waits for its device at every step, which
-    keeps all together, until the lead has heard all and says which step it is to be.
+    keeps all ranks together, until the lead has all answers and announces the step.
 
-    A message that is older than this process is of ranks that are gone: a launcher has started them
-    again, or a script the next job.
+    A message older than this process comes from ranks that are gone: a launcher restarted them, or
+    a script started the next job.
     """
 
     def __init__(self, probe: Probe, name: str) -> None:
@@ -137,7 +137,7 @@ def arrive(probe: Probe) -> None:
 
 
 def arrived(probe: Probe, rank: int) -> bool:
-    """Whether this rank sees the run directory, and lives: it may be one of an earlier job."""
+    """Whether this rank sees the run directory and lives; it may be a rank of an earlier job."""
     message = _read(os.path.join(probe.run_dir, CONTROL, f"{RANK}{rank}"))
     return message is not None and os.path.exists(f"/proc/{message['pid']}")
 
@@ -223,7 +223,7 @@ class StopSign:
 
 
 class Joint:
-    """``make_trace``: makes the capture of a window, with or without Python's stacks."""
+    """``make_trace``: makes the capture of a window, with or without Python stacks."""
 
     def __init__(self, probe: Probe, make_trace: Callable[[PlannedWindow, bool], Any]) -> None:
         self.probe, self.make_trace = probe, make_trace

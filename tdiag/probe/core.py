@@ -29,7 +29,7 @@ class Probe:
         """``started_ns``: Python was about to run the program; ``import_ns``: to import torch."""
         self.run_dir = run_dir
         self.started_ns, self.import_ns = started_ns, import_ns
-        self.began_ns = now_ns()  # to watch this process
+        self.began_ns = now_ns()  # when watching this process began
         with open(os.path.join(run_dir, CONFIG), encoding="utf-8") as file:
             self.config: dict[str, Any] = json.load(file)
         self.recorder = Recorder(run_dir)

@@ -91,8 +91,8 @@ def begin(closely: bool) -> Any:
 
 
 def end(states: Any) -> dict[str, Any]:
-    """It ended: `opens`, `folders` [[folder, files opened]…], `pictures` where Pillow decoded any
-    and, of the first fetches, `opened` (mean bytes of a few of the files) and `random`."""
+    """The fetch ended: `opens`, `folders` [[folder, files opened]…], `pictures` if Pillow decoded
+    any and, for the first fetches, `opened` (mean bytes of a few of the files) and `random`."""
     paths, decoded = _opens.end(), _pictures.end()
     record: dict[str, Any] = {"opens": len(paths)}
     if decoded is not None:

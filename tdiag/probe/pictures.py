@@ -1,7 +1,7 @@
 """JPEG pictures that Pillow decodes in a fetch, and whether they are then scaled down.
 
-Pillow can decode a JPEG at 1/2, 1/4 or 1/8 of its size (``Image.draft``). A picture that was
-decoded whole and scaled to half its size or less in one piece could have been.
+Pillow can decode a JPEG at 1/2, 1/4 or 1/8 of its size (``Image.draft``). This was possible for a
+picture that was decoded in full and then scaled as a whole to at most half its size.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from . import places
 from .patches import Patches, hidden
 
-SCALES = (8, 4, 2)  # of Pillow's JPEG decoder, whole size apart
+SCALES = (8, 4, 2)  # of Pillow's JPEG decoder, besides full size
 _cpu = time.thread_time_ns
 
 
 class DecodeWatch:
-    """What one thread decodes while it fetches; wraps two methods of Pillow's meanwhile."""
+    """What one thread decodes during a fetch; wraps two methods of Pillow during that time."""
 
     def __init__(self) -> None:
         self.patches = Patches()
@@ -29,15 +29,15 @@ class DecodeWatch:
     def forget(self) -> None:
         self.decoded = 0
         self.decode_ns = 0  # of all pictures so far
-        # Size, ns, place, and the thread's CPU clock when it was decoded.
+        # Size, ns, place, and the thread's CPU clock at the end of decoding.
         self.last: tuple[tuple[int, int], int, Any, int] | None = None
-        # (scale, scale with twice the pixels each way) → pictures, ns decoding, ns resizing, and
-        # ns of all that was done in between
+        # (scale, scale for twice the width and height) → pictures, ns decoding, ns resizing, and ns
+        # of everything in between
         self.shrunk: dict[tuple[int, int], list[int]] = {}
         self.first: dict[str, Any] = {}
 
     def begin(self) -> None:
-        self.patches.undo()  # a fetch before this one raised
+        self.patches.undo()  # an earlier fetch raised
         self.forget()
         image: Any = getattr(sys.modules.get("PIL.Image"), "Image", None)
         file: Any = getattr(sys.modules.get("PIL.ImageFile"), "ImageFile", None)
@@ -48,7 +48,7 @@ class DecodeWatch:
 
     def end(self) -> dict[str, Any] | None:
         """`decoded` (JPEG pictures), `shrunk` [[scale, careful scale, pictures, ns decoding, ns
-        resizing, ns between both], …] and of the first of these `at`, `size` and `to`; None
+        resizing, ns between the two], …] and, for the first of these, `at`, `size` and `to`; None
         without a picture."""
         self.patches.undo()
         if not self.decoded:
@@ -79,7 +79,7 @@ class DecodeWatch:
         def resize(image: Any, *args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self.thread:
                 return original(image, *args, **kwargs)
-            before, began = self.decode_ns, _cpu()  # it decodes what was not decoded yet
+            before, began = self.decode_ns, _cpu()  # it may decode first
             result = original(image, *args, **kwargs)
             took = _cpu() - began - (self.decode_ns - before)
             part = len(args) > 2 or kwargs.get("box") is not None
@@ -90,7 +90,7 @@ class DecodeWatch:
         return hidden(resize)
 
     def _resized(self, to: tuple[int, int], began: int, resize_ns: int) -> None:
-        """The picture decoded last, or what was made of it in its size, now has the size ``to``."""
+        """The last decoded picture, or an image made from it in its size, now has size ``to``."""
         assert self.last is not None
         size, decode_ns, at, decoded = self.last
         self.last = None
@@ -106,6 +106,6 @@ class DecodeWatch:
 
 
 def draft_scale(size: tuple[int, int], to: tuple[int, int]) -> int:
-    """By which ``draft(None, to)`` divides width and height."""
+    """The number by which ``draft(None, to)`` divides width and height."""
     fits = min(size[0] // max(1, to[0]), size[1] // max(1, to[1]))
     return next((scale for scale in SCALES if scale <= fits), 1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ELSEWHERE = {
     "safetensors.torch": ("save_file", "save_model"),
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
-    # What a checkpoint takes beside its files: gathering the states, deleting the one before.
+    # Besides writing files, these gather states and delete the previous checkpoint.
     "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
     "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
     "transformers.trainer": ("Trainer._save_checkpoint",),

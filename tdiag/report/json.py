@@ -1,7 +1,7 @@
 """The data of a document as JSON: the format that other programs rely on.
 
-A diagnosis has ``diagnosis.schema.json``, a comparison ``comparison.schema.json``, a scaling
-``scaling.schema.json``.
+A diagnosis has ``diagnosis.schema.json``, a comparison ``comparison.schema.json``, a
+scaling report ``scaling.schema.json``.
 """
 
 from __future__ import annotations

@@ -284,8 +284,8 @@ def _annotations(diagnosis: Diagnosis, explained: Mapping[str, str]) -> Iterator
 
 
 def _lost_to_scaling(ranks: tuple[RankStep, ...]) -> str:
-    """What is known of it from one number of ranks, in the words of ``tdiag run --scaling``; empty
-    where it is not noticeable."""
+    """What one run shows of the loss to perfect scaling, in the words of ``tdiag run --scaling``;
+    empty if it is not noticeable."""
     step_ns = statistics.fmean(rank.step_ns for rank in ranks)
     lost = [x.ns for rank in ranks for x in rank.components if x.component == "comm"]
     lost_ns = sum(lost) / len(ranks)

@@ -1,4 +1,4 @@
-"""The document of one job with more and more ranks (`tdiag run --scaling`)."""
+"""The document of one job with several numbers of ranks (`tdiag run --scaling`)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tdiag.report.document import Cell, Column, Document, Facts, Headline, Line,
 from tdiag.report.words import NOTHING
 from tdiag.units import count, duration, percent, plural, scale_for, significant
 
-#: row → label, and what it is
+#: row → label and explanation
 ROWS: dict[Row, tuple[str, str]] = {
     "communication": ("exposed communication", "if all ranks arrived together"),
-    "waiting": ("waiting for late ranks", "in collectives, for the last to come"),
-    "communication_or_waiting": ("communication, waiting", "not told apart"),
+    "waiting": ("waiting for late ranks", "in collectives, for the last rank"),
+    "communication_or_waiting": ("communication, waiting", "not separable"),
     "input": ("input", "waiting for data, copies to the device"),
     "computing": ("computing", "forward, loss, backward"),
     "once_a_step": ("once a step", "optimizer, evaluation, checkpoints, logging"),
-    "host": ("other host work", "preparing batches, collecting garbage, launching"),
-    "unattributed": ("unattributed", "measured, not explained"),
+    "host": ("other host work", "preparing batches, garbage collection, launching"),
+    "unattributed": ("unattributed", "measured but not explained"),
 }
 _LOADS: dict[Load, str] = {
-    "same": "weak scaling: as many samples per rank",
-    "divided": "strong scaling: as many samples for the whole job",
+    "same": "weak scaling: the same number of samples per rank",
+    "divided": "strong scaling: the same number of samples for the whole job",
     "other": "neither weak nor strong scaling: samples per rank differ",
-    "unknown": "samples per rank are not known",
+    "unknown": "samples per rank are unknown",
 }
 UNCERTAIN = (
-    f"each number of ranks was one run; two runs of one program differ by up to"
-    f" {percent(RUN_TO_RUN_FRAC)} by themselves"
+    f"each number of ranks ran once; two runs of the same program can differ by"
+    f" {percent(RUN_TO_RUN_FRAC)} without any cause"
 )
 
 
 def document(scaling: Scaling) -> Document:
-    """What the largest number of ranks loses, then every number of ranks, then where it went."""
+    """What the largest number of ranks loses, then all numbers of ranks, then where time goes."""
     measured = [run for run in scaling.runs if run.step_ns is not None]
     notes = [*scaling.notes, *([UNCERTAIN] if len(measured) > 1 else [])]
     return Document(
@@ -81,50 +81,50 @@ def _headline(scaling: Scaling) -> Headline:
 
 
 def _reason(run: ScaledRun) -> str:
-    """Why it has no efficiency."""
+    """Why the run has no efficiency."""
     if run.why:
         return f"with {plural(run.ranks, 'rank')}: {run.why}"
     if run.samples is None:
-        return "no DataLoader says how many samples a step has"
+        return "no DataLoader shows how many samples a step has"
     return ""
 
 
 def _lost(run: ScaledRun) -> str:
-    """What the step would not have with perfect scaling, most first."""
+    """What the step loses to perfect scaling, largest part first."""
     assert run.step_ns is not None and run.lost_ns is not None
     if run.lost_ns <= 0:
-        return f"No part of the step of {duration(run.step_ns)} is lost."
+        return f"The step of {duration(run.step_ns)} loses nothing."
     share = f"{duration(run.lost_ns)} ({percent(run.lost_ns / run.step_ns)})"
     said = f"With perfect scaling the step of {duration(run.step_ns)} would be {share} shorter"
     if run.lost_ns < RUN_TO_RUN_FRAC * run.step_ns:
-        return f"{said}, which is no more than two runs of one program differ by."
+        return f"{said}, which is within the difference between two runs of one program."
     return f"{said}: {', '.join(f'{duration(x.ns)} {ROWS[x.row][0]}' for x in _most(run))}."
 
 
 def _most(run: ScaledRun) -> list[Loss]:
-    """Its rows that make up a noticeable part of the loss, largest first."""
+    """The rows that make up a noticeable part of the loss, largest first."""
     assert run.lost_ns is not None
     least = NOTICEABLE_FRAC * run.lost_ns
     return sorted((x for x in run.loss if x.ns >= least), key=lambda x: -x.ns)
 
 
 def _causes(run: ScaledRun, base: ScaledRun, scaling: Scaling) -> Iterator[str]:
-    """What is known of why computing takes longer."""
+    """Known reasons why computing takes longer."""
     if all(x.row not in ("computing", "once_a_step", "unattributed") for x in _most(run)):
         return
     if run.threads and base.threads and run.threads < base.threads:
         yield (
-            f"Each rank computes with {plural(run.threads, 'thread')}, and with"
-            f" {plural(base.ranks, 'rank')} each had {base.threads}: torchrun sets"
+            f"Each rank computes with {plural(run.threads, 'thread')}; with"
+            f" {plural(base.ranks, 'rank')} each had {base.threads}. torchrun sets"
             " `OMP_NUM_THREADS=1` for several ranks unless it is set."
         )
     elif run.threads and scaling.device == "cpu" and run.threads * run.ranks > scaling.cores:
         yield (
-            f"{plural(run.ranks, 'rank')} of {plural(run.threads, 'thread')} share"
+            f"{plural(run.ranks, 'rank')} with {plural(run.threads, 'thread')} each share"
             f" {plural(scaling.cores, 'core')}."
         )
     elif run.load == "divided":
-        yield "A smaller batch per rank does not take less in proportion, or ranks share cores."
+        yield "A smaller batch takes more time per sample, or ranks share cores."
     elif run.load == "same":
         yield "The same work takes longer: ranks share cores, caches and memory."
 
@@ -135,9 +135,9 @@ def _sections(scaling: Scaling) -> Iterator[Section]:
     lost = [run for run in scaling.runs if run.loss]
     if lost:
         yield Section(id="lost", title="Lost to perfect scaling", blocks=(_losses(lost),),
-                      aside="per step, and of the step")  # fmt: skip
+                      aside="per step, and share of the step")  # fmt: skip
     rows = tuple(Line(run.why or run.verdict, PurePath(run.run).name) for run in scaling.runs)
-    yield Section(id="each", title="Each by itself", blocks=(Facts(rows),),
+    yield Section(id="each", title="Each run", blocks=(Facts(rows),),
                   aside="tdiag report FOLDER")  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def _signed(ns: float) -> str:
 
 
 def _losses(runs: Sequence[ScaledRun]) -> Table:
-    """A row for each kind of loss, a pair of columns for each number of ranks, then their sum."""
+    """One row per kind of loss and two columns per number of ranks, then their sum."""
     longest = max(run.step_ns or 0 for run in runs)
     unit, decimals, ns_per_digit = scale_for(longest)
     columns = [Column("part", "end")]
@@ -193,5 +193,5 @@ def _losses(runs: Sequence[ScaledRun]) -> Table:
         (Cell(ROWS[row][0]), *cells([rows.get(row) for rows in by_row]), Cell(ROWS[row][1]))
         for row in kept
     ]
-    rows.append((Cell("together"), *cells([run.lost_ns for run in runs]), Cell("")))
+    rows.append((Cell("total"), *cells([run.lost_ns for run in runs]), Cell("")))
     return Table(title="", columns=tuple(columns), rows=tuple(rows))

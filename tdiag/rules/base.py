@@ -60,9 +60,9 @@ class Gain:
 
 @dataclass(frozen=True)
 class Found:
-    """A pattern that was found; without a gain, an advisory. ``own``: the user's code does it by
-    itself, so no setting of a framework that drives the loop changes it. ``parts``: names of that
-    framework's parts that it is about, most time first."""
+    """A pattern that was found; without a gain, an advisory. ``own``: the user's own code does it,
+    so no setting of a framework that drives the loop changes it. ``parts``: names of the parts of
+    that framework that cause it, most time first."""
 
     summary: str
     evidence: tuple[Measure, ...]

@@ -78,8 +78,8 @@ def gathers(phases: Phases | None, calls: Calls | None, trees: CallTrees | None)
 
 
 def stepping(flags: Flags | None, stacks: Stacks | None) -> list[StackLine]:
-    """The lines that step an environment, most samples first: they call the library of these that
-    is imported."""
+    """The lines that step an environment, most samples first: they call the imported library of
+    environments."""
     library = flags.agent_library if flags else ""
     if not library or stacks is None or stacks.samples < MIN_SAMPLES:
         return []

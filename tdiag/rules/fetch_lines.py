@@ -124,8 +124,8 @@ def by_hand_ns(
     loaders: Loaders | None,
 ) -> float:
     """Time between steps in which the loop makes its batches without a DataLoader, ns per step; 0
-    with one. On a device: its idle time meanwhile, as a trace shows it; 0 without a trace, for then
-    the host may wait for the device."""
+    with a DataLoader. On a device: its idle time during that time, from the trace; 0 without a
+    trace, because the host may then be waiting for the device."""
     if phases is None or environment is None or budget.blind:
         return 0.0
     if environment.device != "cpu" and not budget.has_device:

@@ -40,11 +40,11 @@ BACKWARD_WORK = Threshold(
 
 BACKWARD_TIMES = Threshold(
     4,
-    "times as long, for as much time forward",
+    "times as long, for the same time in forward",
     "Measured with torch 2.13 on a CPU: backward ÷ forward of 25 calls in a row, as a multiple of"
     " that of Linear, was 1.1 for a broadcast product, 3.3 to 3.6 for small products and slices,"
-    " 4.8 for an index of one row, which writes a tensor as large as all rows; beside busy"
-    " neighbours 4.0 at most (benchmarks/rule_constants.py fixed_cost.BACKWARD_TIMES).",
+    " 4.8 for an index of one row, which writes a tensor as large as all rows; with busy"
+    " neighbours at most 4.0 (benchmarks/rule_constants.py fixed_cost.BACKWARD_TIMES).",
 )
 
 
@@ -100,8 +100,8 @@ def fixed_cost_of_small(
 
 
 def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch) -> FixedCost:
-    """Of these lines. A phase's time is divided among its lines by their own time; backward's
-    among all calls that record gradients."""
+    """The fixed cost of these lines. A phase's time is divided among its lines by their own time;
+    backward's among all calls that record gradients."""
     backward = phases.wall_ns.get("backward", 0.0)
     of_it = _recorded(mine) / (_recorded(ops.lines) or 1.0)
     spent = backward * of_it
@@ -118,8 +118,8 @@ def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
 
 
 def most_of_backward(share: float) -> float:
-    """The share of backward, at most, of calls with this share of the forward time that records
-    gradients: backward is one call, in which only time forward tells its parts apart."""
+    """The largest share of backward that calls can take, given their share of the forward time that
+    records gradients. Backward is one call: only the times in forward show how it is divided."""
     return BACKWARD_TIMES * share / (1 + (BACKWARD_TIMES - 1) * share)
 
 

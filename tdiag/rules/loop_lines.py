@@ -25,7 +25,7 @@ _FORWARD, _UPDATE = ("forward", "loss"), ("optimizer",)
 _IN_STEP = ("data_wait", *_FORWARD, "backward", *_UPDATE, "evaluation", "checkpoint")
 # Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
 TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
-_Function = tuple[str, str]  # file, and the last part of the name: samplers add the class
+_Function = tuple[str, str]  # file and last part of the name, because samplers add the class
 
 
 def check_samples(stacks: Stacks) -> None:
@@ -43,13 +43,14 @@ def phase_of(line: StackLine, ops: Ops | None) -> str:
 
 
 def waits_for_device(line: StackLine, budget: Budget, ops: Ops | None) -> bool:
-    """The line reads a value from the device, and its samples end there: the host waits for work
-    that was launched before, which costs nothing itself (what the device idles after it: TD401)."""
+    """Whether the line reads a value from the device, and its samples end there: the host waits for
+    work launched before, so the line itself costs nothing (idle time of the device after it:
+    TD401)."""
     return budget.has_device and reads_value(line, ops)
 
 
 def reads_value(line: StackLine, ops: Ops | None) -> bool:
-    """The line reads a tensor's value, and its samples end there."""
+    """Whether the line reads a tensor's value, and its samples end there."""
     if ops is None:
         return False
     inside = line.own_frac > MAJORITY_FRAC * line.self_frac or line.leaf.endswith(TENSOR_METHODS)
@@ -74,20 +75,20 @@ def most_sampled(lines: Sequence[StackLine]) -> StackLine | None:
 
 
 def logged_frac(line: StackLine) -> float:
-    """Of the line's share of the samples, that of writing logs: all where its own text writes, else
-    as far as libraries do on its behalf."""
+    """The part of the line's share of the samples that writes logs: all of it if the line's own
+    text writes, else the samples in which libraries write for it."""
     if line.phase in NOT_LOGGING:
         return 0.0
     return line.self_frac if writes(line) else sum(frac for _, frac in line.logging)
 
 
 def logs(line: StackLine) -> bool:
-    """Most of what the line does is writing a log."""
+    """Whether most of what the line does is writing a log."""
     return logged_frac(line) > MAJORITY_FRAC * line.self_frac
 
 
 def logging_spots(stacks: Stacks | None) -> set[tuple[str, int]]:
-    """The lines that mostly write logs: what torch calls they make is part of that."""
+    """The lines that mostly write logs; their torch calls are part of that."""
     return {line.at.spot for line in stacks.training if logs(line)} if stacks else set()
 
 
@@ -116,9 +117,9 @@ def beside_the_step(
 def between_epochs(
     budget: Budget, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
-    """Lines that stand above the forward and run after the step, most samples first: where an epoch
-    begins, before its first batch is asked for. The budget tells: less than half of their samples
-    has room before the forward, and the time after the step has room for most of them."""
+    """Lines above the forward that run after the step, most samples first: at the start of an
+    epoch, before its first batch is requested. The budget decides: its time before the forward is
+    less than half of these lines' time, and its time after the step is at least half of it."""
     lines = beside_the_step(BEFORE, stacks, ops, trees)
     most = MAJORITY_FRAC * sum(line.self_frac for line in lines)
     return lines if budget.share("prepare") < most <= budget.share("other") else []

@@ -120,7 +120,7 @@ def value_loops(
 ) -> list[OpLine]:
     """Lines that loop over tensor values: every loop in the loss, and loops of forward in functions
     that read tensor values and record gradients in a loop (a loss may be computed there; without
-    gradients it is a mask or an index of the model's), hooks and lines that write logs apart."""
+    gradients it is the model's mask or index). Hooks and lines that write logs are left out."""
     loops = [
         x
         for x in ops.lines

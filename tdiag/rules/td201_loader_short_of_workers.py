@@ -49,7 +49,7 @@ AFTER = {
     "TD207": "workers hide work that need not be done",
     "TD209": "workers share work that repeats every epoch and still repeat it",
     "TD210": "workers hide work that need not be done",
-    "TD220": "workers hide pixels that nothing needs and still decode them",
+    "TD220": "workers only hide the work of decoding unneeded pixels",
     "TD218": "workers spread the work of one line and still do it",
     "TD706": "the cores are already oversubscribed, and each worker adds a process",
 }

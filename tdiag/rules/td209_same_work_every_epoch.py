@@ -13,10 +13,10 @@ Make the samples once, before training, and keep the results: in memory if they 
 Only random augmentation stays in the epochs.
 
 ## How the gain is computed
-From the CPU time of loading samples, less that of copying kept results; and the time that fetches
-wait for storage, if the results fit in memory. High end: all of it, in a long training; and what
-else fetches wait for, if that is less than their time on a core. Low end: two thirds, in a training
-of three epochs; nothing if the results only fit on disk, which may be no faster.
+From the CPU time of loading samples, minus that of copying stored results; and the time that
+fetches wait for storage, if the results fit in memory. High end: all of it, in a long training,
+plus other waits of the fetches if they are shorter than their CPU time. Low end: two thirds, in a
+training of three epochs; nothing if the results fit only on disk, which may be no faster.
 
 ## When this advice is wrong
 A training of one epoch repeats nothing: a run that ended within its first epoch is not reported. If
@@ -50,7 +50,7 @@ CODE = "TD209"
 NAME = "same-work-every-epoch"
 CLASS = "cpu"
 AFTER = {
-    "TD306": "samples kept on the device are not copied either",
+    "TD306": "samples that stay on the device need not be copied either",
     "TD217": "without pools of threads the work may be cheap enough",
     "TD102": "reading only what is used may make a cache unnecessary",
     "TD207": "arrays instead of lists may make a cache unnecessary",
@@ -91,7 +91,7 @@ def check(
     fits = free is not None and whole <= RAM_FOR_DATA_FRAC * free
     # Files kept in memory are not read again. The answers of a service may change.
     reading = fed.blocked if fed.loader.read_bytes and fits else 0.0
-    # What work on a core waits for in between (a proxy, a pipe) is kept with its result, at best.
+    # At best, a stored result also saves the waits within its work (for a proxy, a pipe).
     asking = fed.blocked - reading if fits and saved > fed.blocked else 0.0
     saved += reading
     at = fetch_place(fed, top_fetch_lines(fed.loader, stacks))

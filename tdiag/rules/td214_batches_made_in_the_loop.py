@@ -2,15 +2,15 @@
 
 ## What it measures
 In a training without a DataLoader: the time from the end of a step to the first forward call, its
-share on a core, and the line with most samples. Where the loop waits there while other threads of
-the script work: their CPU time and their line. Reported only if the program leaves cores unused.
-On a device: its idle time meanwhile, in the trace, without copies and waits for the device, if it
-is a fifth of the step.
+share on a core, and the line with most samples. If the loop waits there while other threads of the
+script work: their CPU time and their line. Reported only if the program leaves cores unused. With a
+device: the device's idle time during that time, from the trace, without copies and waits for the
+device; it counts if it is at least a fifth of the step.
 
 ## Why it is slow
 While the loop or a generator reads, decodes and stacks the next batch, nothing trains: the step is
 the *sum* of making a batch and computing, while other cores idle. A thread that makes them ahead
-helps little: threads of one Python process run one at a time, and slow the training down.
+helps little: Python threads run one at a time, so it slows the training down.
 
 ## What to do
 Let a DataLoader with workers make the batches: the generator becomes the `__iter__` of an
@@ -81,9 +81,9 @@ def check(
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None
     beside = phases.made_beside and not budget.has_device
-    # The host may also wait for a device then; that part is no making.
+    # With a device, the host may also wait for it then; that part makes no batch.
     if cpu <= MAJORITY_FRAC * (making if budget.has_device else wall) and not beside:
-        return None  # it waits
+        return None  # it mostly waits
     if system.cores_allowed < 2 or cores_full(system):
         return None  # no core is free to make batches during the step
     rest = budget.step_ns - making
@@ -94,8 +94,8 @@ def check(
     at = above[0].at if above else _line(stacks)
     return Found(
         summary=(
-            f"A thread makes the batches, most of it{where(at)}, in {duration(making)} of CPU time"
-            f" a step. The loop waits for it in {percent(wall / budget.step_ns)} of the step:"
+            f"A thread makes the batches, most of it{where(at)}: {duration(making)} of CPU time"
+            f" per step. The loop waits for it {percent(wall / budget.step_ns)} of the step."
             " Python threads run one at a time."
             if beside
             else f"Making batches in the loop, most of it{where(at) or ' between steps'}, takes"
@@ -140,14 +140,14 @@ def check(
 
 def _meanwhile(budget: Budget, on_core: float) -> str:
     if budget.has_device:
-        return ", in which the device is idle."
-    return f", {percent(on_core)} of it on a core. Nothing trains meanwhile."
+        return ". The device is idle during that time."
+    return f", {percent(on_core)} of it on a core. Nothing trains during that time."
 
 
 def _on_device(budget: Budget) -> str:
     if not budget.has_device:
         return ""
-    return " If the data fits on the device, index it there instead, and make nothing on the host."
+    return " If the data fits on the device, keep it there and index it instead."
 
 
 def _line(stacks: Stacks | None) -> Place | None:

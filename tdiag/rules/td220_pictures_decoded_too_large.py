@@ -2,31 +2,30 @@
 
 ## What it measures
 In the fetches: JPEG pictures that Pillow decoded in full size and that `resize` (or `thumbnail`,
-or torchvision's `Resize`) then scaled, in one piece, to at most half their width and height; the
-CPU time of decoding and of scaling them.
+or torchvision's `Resize`) then scaled as a whole to at most half their width and height; the CPU
+time of decoding and of scaling them.
 
 ## Why it is slow
-The decoder makes, and the scaling reads, 4 to 64 times as many pixels as the sample keeps.
+The decoder writes and the scaling reads 4 to 64 times as many pixels as needed.
 
 ## What to do
-`image.draft(None, (width, height))` between `Image.open` and the first use lets the JPEG decoder
-itself make the picture at 1/2, 1/4 or 1/8, at least as large as asked. `thumbnail` does this by
-itself, unless `convert` or `load` came first. Pictures that are always scaled to one size may as
-well be stored in it. `torchvision.io.decode_jpeg(..., device="cuda")` decodes on the device, in
-full size.
+Call `image.draft(None, (width, height))` between `Image.open` and the first use: the JPEG decoder
+then makes the picture at 1/2, 1/4 or 1/8, at least as large as requested. `thumbnail` does this by
+itself, unless `convert` or `load` came first. If pictures are always scaled to one size, store them
+in that size. `torchvision.io.decode_jpeg(..., device="cuda")` decodes on the device, in full size.
 
 ## How the gain is computed
-From the CPU time of decoding and scaling these pictures. High end: drafted to the size that they
-are scaled to, 28 % of the decoding stays, and of the scaling a quarter, divided by the scale; what
-is done between both (`convert`, `rotate`) has as many fewer pixels. Low end: drafted to twice that
-size, as `thumbnail` does, 93 % of the decoding stays, and of the scaling three quarters, divided by
-the scale.
+From the CPU time of decoding and scaling these pictures. High end: the picture is drafted to its
+final size. Then 28 % of the decoding time is left, and a quarter of the scaling time, divided by
+the draft scale; work between the two (`convert`, `rotate`) shrinks with the number of pixels. Low
+end: it is drafted to twice that size, as `thumbnail` does. Then 93 % of the decoding time is left,
+and three quarters of the scaling time, divided by the draft scale.
 
 ## When this advice is wrong
-Drafted pictures differ a little from those that were scaled from full size. A random crop of the
-full picture needs its pixels: pictures of which a part is scaled are not counted, and a program
-that keeps the full picture beside the small one must not draft it. PNG has no such decoder. What
-OpenCV decodes is not seen (`IMREAD_REDUCED_COLOR_2` is its `draft`).
+Drafted pictures differ a little from pictures scaled from full size. A random crop of the full
+picture needs its pixels: pictures of which only a part is scaled are not counted. A program that
+also keeps the full picture must not draft it. PNG decoders cannot do this. tdiag does not see what
+OpenCV decodes (its counterpart of `draft` is `IMREAD_REDUCED_COLOR_2`).
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ from tdiag.units import duration, percent
 CODE = "TD220"
 NAME = "pictures-decoded-too-large"
 CLASS = "cpu"
-UNTRIED = "the line that opens the picture has to ask for a smaller one; `ceiling.data` bounds it"
-AFTER = {"TD209": "kept samples are not decoded again"}
+UNTRIED = "the line that opens the picture must draft it; `ceiling.data` bounds the gain"
+AFTER = {"TD209": "stored samples are not decoded again"}
 
 _HOW = "(benchmarks/rule_constants.py td220)."
 DECODING_LEFT_LEAST = Threshold(
     0.28,
     "of the decoding",
     "Measured with Pillow 13 and libjpeg-turbo on one core, pictures of 512 × 384 to 4000 × 3000,"
-    f" qualities 75 to 95: 0.28 to 0.93 of the CPU time stays {_HOW}",
+    f" qualities 75 to 95: 0.28 to 0.93 of the CPU time is left {_HOW}",
 )
 DECODING_LEFT_MOST = Threshold(
     0.93,
@@ -97,7 +96,7 @@ def check(
         summary=(
             f"Pillow decodes JPEG pictures in full ({size}) and then scales them down"
             f" ({to}){where(place)}: {duration(spent)} on a core per step,"
-            f" {percent(spent / fed.cpu)} of the fetch's."
+            f" {percent(spent / fed.cpu)} of the fetch's CPU time."
         ),
         evidence=(
             count("pictures decoded in full and scaled down, per batch", shrunk, "fetch"),
@@ -105,13 +104,13 @@ def check(
             ns("decoding them, on a core, per step", _decoding(pictures) * fed.batches, "fetch"),
             ns("scaling them, on a core, per step", spent - _decoding(pictures) * fed.batches,
                "fetch"),
-            ns("between both, on a core, per step", between, "fetch"),
+            ns("between the two, on a core, per step", between, "fetch"),
             text("size decoded, of the first", size, "fetch"),
             text("size after scaling, of the first", to, "fetch"),
             *fed.measures(),
         ),
         fix=Fix(
-            "Let the JPEG decoder scale: call draft() of the picture right after Image.open,"
+            "Let the JPEG decoder scale: call the picture's draft() right after Image.open,"
             f" before the picture is read{where(place)}.",
             "review",
             action="Decode pictures no larger than needed",
@@ -123,8 +122,8 @@ def check(
         gain=Gain(
             fed.gain_of_saving(low),
             fed.gain_of_saving(high),
-            f"high end: {percent(DECODING_LEFT_LEAST)} of the decoding stays, and hardly any of the"
-            " scaling and of what is done before it; low end:"
+            f"high end: {percent(DECODING_LEFT_LEAST)} of the decoding is left, and little of the"
+            " scaling and of the work before it; low end:"
             f" {percent(DECODING_LEFT_MOST)} of the decoding, drafted to twice the size.",
             DATA_WAIT,
         ),

@@ -1,25 +1,25 @@
 """A data set that would fit on the device is sent batch by batch
 
 ## What it measures
-The bytes of all samples as the batches hold them, against the device memory that torch's peak
-leaves free; the device's idle time in waits for batches and in their copies.
+The bytes of all samples, in the types of the batches, compared with the device memory that is free
+at torch's peak; the device's idle time in waits for batches and in their copies.
 
 ## Why it is slow
-In every epoch the host picks, collates and copies the same samples again, while the device waits.
+In every epoch the host loads, collates and copies the same samples again, while the device waits.
 
 ## What to do
-Put the whole data set on the device once, as one tensor for each field, and index it there: a batch
-is then one kernel for each field.
+Put the whole data set on the device once, as one tensor per field, and index it there: a batch then
+takes one kernel per field.
 
 ## How the gain is computed
 From the waits for batches, and the time of copies that no compute overlaps. High end: both are
-gone. Low end: three quarters of the waits and of the copies that are the batches', by their bytes.
+gone. Low end: three quarters of the waits and of the batches' share of the copies, by bytes.
 
 ## When this advice is wrong
 Reported only if the fetches draw no random numbers and torch's own collate function stacks the
-samples: random augmentation would have to run on the device, and samples of several sizes make no
-tensor. A data set that is to grow soon fits no longer. In a job of several devices each holds all
-of it.
+samples: random augmentation would have to run on the device, and samples of different sizes do not
+stack into one tensor. A data set that will grow may soon not fit. In a job with several devices
+each device holds all of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tdiag.units import per_step, plural, size
 CODE = "TD306"
 NAME = "data-set-fits-on-device"
 CLASS = "h2d"
-UNTRIED = "the loop has to index tensors on the device; `ceiling.data` bounds the gain"
+UNTRIED = "the loop must index tensors on the device; `ceiling.data` bounds the gain"
 
 
 def check(
@@ -83,13 +83,13 @@ def check(
     own = min(1.0, batches / every) if every else 0.0
     return Found(
         summary=(
-            f"All {plural(loader.dataset_len, 'sample')} of {loader.dataset_class} together are"
-            f" {size(whole)}, and {size(total - used)} of the device's memory are free; yet the"
+            f"All {plural(loader.dataset_len, 'sample')} of {loader.dataset_class} together take"
+            f" {size(whole)}, and {size(total - used)} of the device's memory is free. Yet the"
             f" device waits {per_step(waiting + copying, budget.step_ns)} for batches and their"
             " copies."
         ),
         evidence=(
-            bytes_("the data set, as its batches hold it", whole, "fetch"),
+            bytes_("the data set, in the types of its batches", whole, "fetch"),
             bytes_(PEAK, used, "probe"),
             bytes_("device memory", total, "probe"),
             count("samples of the dataset", loader.dataset_len, "probe"),
@@ -101,8 +101,8 @@ def check(
         gain=Gain(
             (waiting + copying * own) * REPLACED_LOW_FRAC,
             waiting + copying,
-            "high end: no wait for a batch and no copy is left; low end: three quarters of them,"
-            " and of the copies only the batches'.",
+            "high end: no waits for batches and no copies are left; low end: three quarters of the"
+            " waits and of the batches' copies are gone.",
             (*DATA_WAIT, "h2d"),
         ),
         at=loader.created_at,

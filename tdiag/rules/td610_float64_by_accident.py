@@ -2,9 +2,9 @@
 
 ## What it measures
 Bytes per parameter over all modules (8 means `float64`), the dtypes of the batches, and the clean
-time of the computing phases. On a CPU also a model of narrower parameters in which traced
-operations on `float64` take at least 5 % of the step: one buffer of NumPy's makes all that follows
-as wide.
+time of the computing phases. On a CPU also: traced `float64` operations that take at least 5 % of
+the step in a model with narrower parameters. One buffer from NumPy is enough to make all later
+results `float64`.
 
 ## Why it is slow
 A float64 value takes twice the bytes, so half as many fit a vector register, a cache or a second of
@@ -16,11 +16,12 @@ Make the data `float32` (`.float()`, `dtype=torch.float32`, `array.astype("float
 model in torch's default dtype.
 
 ## How the gain is computed
-CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast where
-calls do work; at most 3.9 times in measurements. Device: at best a 64th of the compute time is left
-(replayed where the trace allows it); at worst nothing changes, because kernels are too short. Where
-calls cost no more than their fixed cost, or were not counted, nothing is predicted. Of a part of
-the model: the same by its share of the traced operations' time, and half of it as the low end.
+CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast if calls
+do work; at most 3.9 times in measurements. Device: at best a 64th of the compute time is left
+(replayed if the trace allows it); at worst nothing changes, because kernels are too short. If calls
+take no longer than their fixed cost, or were not counted, nothing is predicted. If only a part of
+the model is `float64`: the same for its share of the traced operations' time, with half the low
+end.
 
 ## When this advice is wrong
 Ill-conditioned solvers, long sums and some physics need `float64`: compare the losses.
@@ -136,7 +137,7 @@ def _of_a_part(
     ops: Ops | None,
     dispatch: Dispatch | None,
 ) -> Found | None:
-    """Operations on float64 between narrower parameters."""
+    """float64 operations in a model with narrower parameters."""
     if budget.has_device or work is None:
         return None
     wide = [op for op in work.ops if op.dtype == "float64"]
@@ -152,7 +153,7 @@ def _of_a_part(
     return Found(
         summary=(
             f"Operations on float64 take {per_step(computing, budget.step_ns)}, most of"
-            f" it{where(place)}, in a model whose parameters are narrower."
+            f" it{where(place)}, although the model's parameters are narrower."
         ),
         evidence=(
             frac("operations on float64, share of the traced time", share, "trace"),

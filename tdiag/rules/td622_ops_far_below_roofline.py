@@ -2,13 +2,13 @@
 
 ## What it measures
 For each traced operation, the time that its arithmetic and memory traffic take at the machine's
-best rates (the roofline), and the time that it took. Calls that may be fixed cost alone are left
-out.
+best rates (the roofline), and the time that it took. Calls that may be nothing but fixed cost are
+left out.
 
 ## Why it is slow
-Unusual sizes, layouts or strides keep a library from its fast code: a convolution with few channels
-or a large dilation, a reduction over a strided dimension, a softmax over short rows. On one core
-Conv1d reached 19 GFLOP/s with 10 channels and 71 with 64; a dilation of 128 halved that.
+With unusual sizes, layouts or strides a library cannot use its fast code: a convolution with few
+channels or a large dilation, a reduction over a strided dimension, a softmax over short rows. On
+one core Conv1d reached 19 GFLOP/s with 10 channels and 71 with 64; a dilation of 128 halved that.
 
 ## What to do
 For products and convolutions: fewer and wider layers; 16 channels instead of 10 took 1.3 times as
@@ -16,11 +16,12 @@ long for 2.6 times the arithmetic. For everything else: measure the gain of the 
 try --set torch.compile`. It cannot make the library's products faster.
 
 ## How the gain is computed
-No gain is claimed: how near another form of the operation comes to the roofline is unknown.
+No gain is predicted, because it is unknown how close another form of the operation gets to the
+roofline.
 
 ## When this advice is wrong
-If no other form of the operation is faster on this machine. It is reported only if no other rule
-found 5 % of the step to save.
+If no other form of the operation is faster on this machine. This rule reports only if no other rule
+found a fix that saves 5 % of the step.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def check(budget: Budget, work: Work, roof: Roof, device: DeviceTime | None) -> 
     name, place = worst.removeprefix("aten::"), work.heaviest(slow.__contains__)
     return Found(
         summary=(
-            f"{percent(share)} of the time of the traced operations goes to some that reach"
+            f"{percent(share)} of the traced operations' time goes to operations that reach only"
             f" {percent(best / spent)} of what this machine can do. {name}{where(place)} loses"
             f" most: {duration(lost[worst])} per step. No rule knows the cause."
         ),
@@ -81,13 +82,13 @@ def check(budget: Budget, work: Work, roof: Roof, device: DeviceTime | None) -> 
 def _fix(name: str, place: str, library: bool) -> Fix:
     if library:
         return Fix(
-            f"Compare {name}{place} with wider layers, a smaller dilation or another layout: its"
-            " sizes keep the library from its fast code.",
+            f"Compare {name}{place} with wider layers, a smaller dilation or another layout:"
+            " with its sizes the library cannot use its fast code.",
             "review",
             action="Try other sizes for the slowest operations",
         )
     return Fix(
-        f"Measure what torch.compile wins for {name}{place}: tdiag try --set torch.compile.",
+        f"Measure what torch.compile gains for {name}{place}: tdiag try --set torch.compile.",
         "review",
         "torch.compile",
         action="Measure the slowest operations compiled",
@@ -95,7 +96,8 @@ def _fix(name: str, place: str, library: bool) -> Fix:
 
 
 def _slow(op: OpWork, roof: Roof) -> bool:
-    """Work that is known and takes a small part of the time, of calls that are more than calls."""
+    """Whether the operation's work is known and explains little of its time, and its calls take
+    longer than their fixed cost."""
     best = roof.best_ns(op)
     fixed = 0.0 if op.device_ns is not None else FIXED_COST_FACTOR * (roof.op_ns or 0.0) * op.count
     return 0 < best < LITTLE_WORK_FRAC * op.spent_ns and op.spent_ns > fixed

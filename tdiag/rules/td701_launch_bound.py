@@ -5,11 +5,11 @@ Device: idle time before kernels that start the moment they are launched, so lau
 Only time between ordinary launches counts. Before the first device work, or if the next launch
 takes over ten times as long as usual, the host does something else: it preprocesses, creates the
 context, loads a module, or captures a graph.
-CPU: the time of forward and backward against the fixed cost of their torch calls, counted exactly
-and timed on this machine; where most of the time goes to lines whose calls do work, only the other
-lines count. A Python loop in forward is judged by itself, whatever the other lines do: by that
-fixed cost, or by how little of its time its traced shapes need on this machine. Loops over tensor
-values (TD501) and a model called in a loop (TD712) have their own rules.
+CPU: the time of forward and backward compared with the fixed cost of their torch calls, counted
+exactly and timed on this machine. If most of the time goes to lines whose calls do work, only the
+other lines count. A Python loop in forward is judged separately: by that fixed cost, or by how
+little of its time its traced shapes need on this machine. Loops over tensor values (TD501) and a
+model called in a loop (TD712) have their own rules.
 
 ## Why it is slow
 Python, dispatch and launch take the same few microseconds per call, however little data it touches.
@@ -22,10 +22,11 @@ give each call more work (a larger batch), or issue fewer calls (`torch.compile`
 once.
 
 ## How the gain is computed
-A loop: high end all of its time with its backward, which takes up to four times as long as that of
-other calls; low end the fixed costs of seven of its eight calls. Without such a loop: high end a
-batch four times as large, which spreads the fixed costs over four times the samples; low end half
-of the measured fixed costs (device: of the idle time), as with a batch twice as large.
+With such a loop: at the high end its time and its backward are gone, and backward takes up to four
+times as long as for other calls; at the low end seven eighths of its calls' fixed costs are gone.
+Without such a loop: high end a batch four times as large, which spreads the fixed costs over four
+times the samples; low end half of the measured fixed costs (device: of the idle time), as with a
+batch twice as large.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
@@ -128,7 +129,7 @@ def _in_a_loop(
     work: Work | None,
     roof: Roof | None,
 ) -> Found | None:
-    """A loop in the forward pass whose calls do little, unless most small calls are elsewhere."""
+    """A loop in forward whose calls do little work, unless most small calls are elsewhere."""
     fixed = fixed_cost(phases, ops, dispatch, apart)
     assert phases and ops and dispatch
     loop = [line for line in _loop(ops) if line not in apart]
@@ -145,21 +146,21 @@ def _in_a_loop(
         summary=(
             f"A Python loop in forward takes {per_step(cost.spent_ns, budget.step_ns)} with its"
             f" backward, most of it{where(worst.at)}: {cost.calls:.0f} torch calls of"
-            f" {duration(cost.spent_ns / cost.calls)}, which do little each."
+            f" {duration(cost.spent_ns / cost.calls)} that each do little work."
         ),
         evidence=(
             count("torch calls in the loop", cost.calls, "ops", "per_step"),
             ns("the loop and its backward", cost.spent_ns, "baseline"),
             ns("fixed cost of these calls on this machine", cost.dispatch_ns, "probe"),
-            *(() if best is None else (ns("their work at best", best, "trace"),)),
+            *(() if best is None else (ns("time their work needs at best", best, "trace"),)),
         ),
         fix=rewriting(loop),
         gain=Gain(
             cost.dispatch_ns * (1 - 1 / MIN_LINE_CALLS),
             cost.most_ns,
-            f"high end: the loop is gone, whose backward takes up to {BACKWARD_TIMES:.0f} times as"
-            " long as that of other calls; low end: the fixed costs of all but one of"
-            f" {MIN_LINE_CALLS:.0f} calls.",
+            f"high end: the loop and its backward are gone, and backward takes up to"
+            f" {BACKWARD_TIMES:.0f} times as long as for other calls; low end: the fixed costs are"
+            f" gone for all but one of every {MIN_LINE_CALLS:.0f} calls.",
             ("forward", "backward"),
         ),
         at=worst.at,

@@ -18,11 +18,11 @@ Use one intra-op thread for each core that this process has to itself.
 ## How the gain is computed
 All ends start from the computing time. Too many threads in one process: at worst every call takes
 threads ÷ cores turns; at best the extra threads only wait. In several processes: at worst a call
-takes as many times as long as the worst measurement on an otherwise idle machine, but no longer
-than leaves the step's work at the machine's best rates. Too few threads: at best calls speed up in
-proportion to threads, and no more than this machine's products and copies did when all cores were
-tried after the run; at worst they do not. Where that was not tried, threads beyond the physical
-cores count for nothing, as torch's default has it.
+takes as many times as long as the worst measurement on an otherwise idle machine, but the step's
+work still takes its time at the machine's best rates. Too few threads: at best calls speed up in
+proportion to threads, but no more than this machine's products and copies did when all cores were
+tried after the run; at worst they do not. If that was not tried, threads beyond the physical cores
+do not count, as in torch's default.
 
 ## When this advice is wrong
 Calls bound by memory bandwidth gain little from more threads. Another training on the machine may
@@ -205,8 +205,9 @@ def _crowded(
 
 
 def _beyond_the_work(budget: Budget, roof: Roof | None, work: Work | None) -> float:
-    """Of the computing time, ns per step, what the traced work does not need at the machine's best
-    rates: no number of threads saves the rest. All of it where the rates are not known well."""
+    """The part of the computing time, ns per step, that the traced work does not need at the
+    machine's best rates: no number of threads saves more. All of it if the rates are not known
+    well."""
     computing = held(budget, *PARALLEL)
     if roof is None or work is None or roof.certainty < MAJORITY_FRAC:
         return computing

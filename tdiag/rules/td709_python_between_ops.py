@@ -5,8 +5,9 @@ Samples that end in a single user line in forward, loss, optimizer or before the
 that line's torch calls: the rest is Python, or what it calls outside torch. Samples, torch calls
 and clean steps come from different windows. So a line is reported only if its torch calls, scaled
 by how much longer calls took while sampling, take less than a quarter of its time, and if time is
-left even if everything the sampler added to a step fell into this line. Of a line with 5 % of the
-step, it cannot have added what the clean time of the line's phases holds beyond their torch calls.
+left even if everything the sampler added to a step fell into this line. If the line takes at least
+5 % of the step, a tighter limit applies: time that the line's phases also take in clean steps,
+outside torch calls, was not added by the sampler.
 
 ## Why it is slow
 The interpreter takes tens of nanoseconds for every name and number, one after the other, while the
@@ -17,10 +18,10 @@ Move work that does not change out of the step, replace loops over numbers by on
 and keep files, locks and sleeps out of the step.
 
 ## How the gain is computed
-High end: the lines' time outside torch calls, within the sampling error, and that of the other
-lines of their functions, which are rewritten with them. Low end: half of the former without the
-time added by the sampler, since the replacement takes time as well; with a device nothing, because
-it may work meanwhile.
+High end: the lines' time outside torch calls, within the sampling error, plus that of other lines
+of their functions, which are rewritten too. Low end: half of the lines' own time, without the time
+added by the sampler, because the replacement also takes time; with a device nothing, because it may
+work at the same time.
 
 ## When this advice is wrong
 If the samples fall into your own C extension (a tokenizer, a simulator), the work is real: move it
@@ -135,8 +136,8 @@ def check(
             0.0 if budget.has_device else max(0.0, least - uncertain) * LOW_END_FRAC,
             most + beside,
             f"high end: the lines' time outside torch calls, which {stacks.samples:,} samples put"
-            f" between {duration(least)} and {duration(most)}, and {duration(beside)} of it in"
-            " other lines of their functions; low end: half of the former"
+            f" between {duration(least)} and {duration(most)}, plus {duration(beside)} in other"
+            " lines of their functions; low end: half of the lines' own time"
             + (", or nothing while the device works." if budget.has_device else "."),
             WITH_DEVICE if budget.has_device else tuple(x for x in PHASES if x in there),
         ),
@@ -145,7 +146,7 @@ def check(
 
 
 def _with(line: StackLine, others: Sequence[StackLine]) -> bool:
-    """It stands in a function of theirs: whoever rewrites that rewrites the line."""
+    """Whether the line is in the same function as one of the others, which a rewrite changes."""
     return any(same_function(line.at, other.at) for other in others)
 
 
@@ -196,8 +197,8 @@ def _added(line: StackLine, stacks: Stacks, budget: Budget) -> float:
 def _not_clean(
     line: StackLine, outside: Mapping[StackLine, float], ops: Ops, phases: Phases | None
 ) -> float:
-    """What samples put on Python lines of the line's phases beyond what their clean time leaves
-    beside their torch calls, ns per step: only this can the sampler have added there."""
+    """The most that the sampler can have added to the line, ns per step: sampled Python time of the
+    line's phases minus their clean time outside torch calls."""
     if phases is None:
         return inf
     mine = _phases(line, ops)

@@ -2,18 +2,18 @@
 
 ## What it measures
 Samples of the training thread in the user's lines that run between the optimizer's step and the
-next batch: those below `optimizer.step()` in the loop, those above it where an epoch begins (if the
-budget holds most of their time after the step), and what they call. Lines that write logs, and
-those that make what is written, are TD804's. On a device, lines that read a value wait for the work
-before them and do not count.
+next batch: lines below `optimizer.step()` in the loop, lines above it that run when an epoch begins
+(if the budget puts most of their time after the step), and what they call. TD804 covers lines that
+write logs and lines that make what is written. On a device, lines that read a value wait for
+earlier work and do not count.
 
 ## Why it is slow
 Histograms, metrics and callbacks run on the training thread, one after the other, while nothing
 trains.
 
 ## What to do
-Do it every N steps or once an epoch, or keep the tensors and compute on many of them at once. Make
-once, before the first epoch, what each epoch makes again: data sets, loaders, tables.
+Do it every N steps or once an epoch, or keep the tensors and compute on many of them at once.
+Create data sets, loaders and tables once, before the first epoch, not in each epoch.
 
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
@@ -99,10 +99,10 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
 
 def _once(top: StackLine) -> Fix:
     return Fix(
-        f"The work{where(top.at)} is done where each epoch begins. Do it once, before the first,"
-        " and keep what it makes.",
+        f"The work{where(top.at)} is done at the start of each epoch. Do it once, before the first"
+        " epoch, and keep the result.",
         "review",
-        action="Make once what each epoch makes again",
+        action="Do the work once, before the first epoch",
         code="loader = make_loader()  # before the loop over epochs",
     )
 

@@ -43,7 +43,7 @@ UNTRIED = "the value must be computed where the module is made"
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if budget.has_device:
-        return None  # the host's clock does not tell what the calls take on a device
+        return None  # the host's clock does not show the calls' time on a device
     logging = logging_spots(stacks)
     spent = part_of_phases(
         phases, ops, lambda line: 0.0 if line.at.spot in logging else line.constant_ns

@@ -14,9 +14,9 @@ Write a product that is summed as `x @ w` or `torch.einsum`, and differences tha
 summed as `torch.cdist(x, y).square()`.
 
 ## How the gain is computed
-Of the calls' time with their backward (at the high end up to four times as long as that of other
-calls): low end the least and high end the most that one call instead saved in measurements with
-65,536 to 8 million elements.
+From the calls' time with their backward: low end the least and high end the most that a single call
+saved in measurements with 65,536 to 8 million elements. At the high end their backward takes up to
+four times as long as that of other calls.
 
 ## When this advice is wrong
 If the large tensor is used elsewhere, too. For distances of a point to itself the gradient of the
@@ -97,9 +97,9 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
         gain=Gain(
             total * (1 - 1 / CONTRACTED_LOW),
             (total + more) * (1 - 1 / CONTRACTED_HIGH),
-            "low and high end: the least and the most that one call instead saved in measurements;"
-            f" at the high end backward takes up to {BACKWARD_TIMES:.0f} times as long as that of"
-            " other calls.",
+            "low and high end: the least and the most that a single call saved in measurements; at"
+            f" the high end backward takes up to {BACKWARD_TIMES:.0f} times as long as for other"
+            " calls.",
             tuple(spent),
         ),
         at=worst.at,

@@ -1,25 +1,25 @@
 """Several backward passes follow one forward pass
 
 ## What it measures
-How often backward begins per step, against how often a model is called. Two or more backward passes
-for each forward pass walk the same graph again (`retain_graph=True`), as where each of several
-losses gets a backward of its own.
+How often backward begins per step, compared with how often a model is called. Two or more backward
+passes per forward pass go through the same graph again (`retain_graph=True`), for example if each
+of several losses has its own backward.
 
 ## Why it is slow
-What the losses share, such as the trunk of a multi-task net, is walked once for each of them. The
-gradient of a sum is the sum of the gradients: one backward of the sum gives the same.
+The part that the losses share, such as the trunk of a multi-task net, is computed once for each
+loss. The gradient of a sum is the sum of the gradients, so one backward of the sum gives the same
+result.
 
 ## What to do
-Add the losses, weighted as they are to count, and call `backward()` once.
+Add the losses, with their weights, and call `backward()` once.
 
 ## How the gain is computed
-High end: of the time of backward, one pass in as many stays. Low end: nothing, if the losses share
-nothing.
+High end: only one of the backward passes remains. Low end: nothing, if the losses share nothing.
 
 ## When this advice is wrong
-Calls of `torch.autograd.grad` do not count: a loss may need these derivatives. The advice is wrong
-if the gradients of single losses are compared, projected or scaled by their norms (PCGrad,
-GradNorm), or each backward belongs to an update of its own.
+Calls of `torch.autograd.grad` do not count, because a loss may need these derivatives. The advice
+is wrong if the gradients of single losses are compared, projected or scaled by their norms (PCGrad,
+GradNorm), or if each backward belongs to its own update.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ UNTRIED = "the losses have to be added in the script"
 AGAIN = Threshold(
     2,
     "backward passes per forward pass",
-    "By definition of again: each forward pass makes a graph that needs one backward pass.",
+    "By definition: each forward pass makes a graph that needs one backward pass.",
 )
 
 

@@ -2,10 +2,9 @@
 
 ## What it measures
 Samples of the training thread whose innermost user line prints, draws a progress bar, or writes a
-log: by the library called there, and for `print` and file writes by the text of the line. What
-Lightning, the Hugging Face Trainer or Accelerate log by themselves stands at the user's line that
-called them. On a
-device, `print(loss.item())` waits for the work before it and does not count.
+log: by the library called there, and for `print` and file writes by the text of the line. Logging
+by Lightning, the Hugging Face Trainer or Accelerate counts at the user's line that called them. On
+a device, `print(loss.item())` waits for the work before it and does not count.
 
 ## Why it is slow
 Terminals, files and network writers are slow and synchronous. A line logged every step costs its
@@ -99,8 +98,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
 
 
 def _parts(lines: Sequence[StackLine]) -> tuple[str, ...]:
-    """The framework's parts that write these logs, most samples first: the first, and those that
-    take a noticeable share. "" stands for other libraries."""
+    """The framework's parts that write these logs, most samples first: the first one, and others
+    with a noticeable share. "" stands for other libraries."""
     shares: dict[str, float] = defaultdict(float)
     for line in lines:
         for name, share in line.logging:

@@ -1,11 +1,11 @@
 """Gathering training data takes a large part of the training time
 
 ## What it measures
-Time per training step in calls of the model without gradients and between them, where nothing
-suggests an evaluation (no DataLoader feeds them, no loss module judges them) and actions or tokens
-are drawn (`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation. Where an
-agent acts with gradients on, between two calls of the model that it trains: samples of the lines
-that call its library of environments (gymnasium and its like).
+Time per training step in calls of the model without gradients and between them, if nothing suggests
+an evaluation (no DataLoader feeds them, no loss module is applied) and actions or tokens are drawn
+(`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation. If an agent acts
+with gradients on, its environment runs between two calls of the model that it trains. Then the rule
+counts samples of the lines that call its library of environments (such as gymnasium).
 
 ## Why it is slow
 Environments or tokens come one after another, so the model is called on very little each time.
@@ -101,8 +101,8 @@ def check(
 
 
 def _stepping(budget: Budget, flags: Flags | None, stacks: Stacks | None) -> Found | None:
-    """An agent that acts with the model that it trains, gradients on: no mark tells its environment
-    from the forward, samples do."""
+    """An agent that acts with gradients on, with the model that it trains: only samples separate
+    its environment from the forward."""
     lines = stepping(flags, stacks)
     share = sum(line.self_frac for line in lines)
     if stacks is None or budget.has_device or share < LARGE_FRAC:

@@ -1,14 +1,14 @@
 """The logits of a large vocabulary fill the memory
 
 ## What it measures
-From recorded shapes: the bytes of the tensor that the cross entropy softmaxes (rows × classes),
-against the memory in use at its peak and in total: of the device; without one, of this program and
-the machine.
+From recorded shapes: the bytes of the logits that the cross entropy takes (rows × classes),
+compared with the peak memory in use and the total memory: of the device, or without one, of this
+program and the machine.
 
 ## Why it is slow
-It costs memory, not time. When the loss goes backward, three tensors as large as the logits live at
-once: the log-probabilities, their gradient, and that of the logits; under autocast all in float32.
-They limit the batch.
+It costs memory, not time. In the backward of the loss, three tensors as large as the logits exist
+at once: the log-probabilities, their gradient, and the gradient of the logits; under autocast all
+in float32. They limit the batch size.
 
 ## What to do
 Compute projection and loss in chunks of rows, so that only one chunk's logits exist at a time:
@@ -17,13 +17,13 @@ Compute projection and loss in chunks of rows, so that only one chunk's logits e
 ignored (`ignore_index`) before the projection.
 
 ## How the gain is computed
-No time is predicted, only memory: at most these three tensors. Reported if they are a quarter of
-the memory in use, and that is nearly full.
+No time is predicted, only memory: at most these three tensors. Reported if they take a quarter of
+the memory in use, and memory is nearly full.
 
 ## When this advice is wrong
-Chunks save memory and may cost time: on a CPU torch 2.13's took 1.9 to 4.9 times the time of the
-plain loss (three shapes, 32,000 and 50,257 classes). On a device that was not measured. Compiled
-losses show no shapes and are not judged.
+Chunks save memory and may cost time: on a CPU the chunked loss of torch 2.13 took 1.9 to 4.9 times
+as long as the plain loss (three shapes, 32,000 and 50,257 classes). This was not measured on a
+device. Compiled losses record no shapes, so the rule does not judge them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SOFTMAX = "aten::_log_softmax"
 BYTES_PER_NUMBER = Threshold(
     4,
     "bytes",
-    "By definition of float32, the type in which autocast, too, computes log_softmax.",
+    "By definition of float32; autocast also computes log_softmax in float32.",
 )
 ALIVE = Threshold(
     3,
@@ -87,17 +87,17 @@ def check(
     return Found(
         summary=(
             f"The loss takes logits of {counted(math.prod(rows))} × {counted(classes)} in"
-            f" float32{where(largest.at)}: {size(_bytes(largest))}, three times over in"
-            f" backward, {percent(freed / used)} of the memory in use ({size(used)} of"
+            f" float32{where(largest.at)}: {size(_bytes(largest))}. Backward holds"
+            f" three such tensors, {percent(freed / used)} of the memory in use ({size(used)} of"
             f" {size(total)})."
         ),
         evidence=(
             count("rows of the logits", math.prod(rows), "trace"),
             count("classes", classes, "trace"),
             bytes_("the logits", _bytes(largest), "trace"),
-            bytes_("with the gradients, in backward", freed, "trace"),
+            bytes_("three such tensors, in backward", freed, "trace"),
             bytes_(PEAK if environment.device_count else "memory in use, peak", used, "probe"),
-            bytes_("memory in all", total, "probe"),
+            bytes_("total memory", total, "probe"),
         ),
         fix=_fix(freed, environment.torch, largest),
         at=largest.at,
@@ -118,7 +118,7 @@ def _fix(freed: float, torch: str, op: OpWork) -> Fix:
             action="Compute the loss in chunks",
         )
     return Fix(
-        f"{text} at most, and may take longer.",
+        f"{text} at most, and the step may take longer.",
         "review",
         action="Compute the loss in chunks",
         code=(
@@ -131,7 +131,7 @@ def _fix(freed: float, torch: str, op: OpWork) -> Fix:
 
 
 def fires() -> Evidence:
-    """8 × 4,096 tokens of 128,256 classes: 16.8 GB, three times over."""
+    """8 × 4,096 tokens with 128,256 classes: three tensors of 16.8 GB."""
     return _training(rows=8 * 4096, used=76 * GB)
 
 

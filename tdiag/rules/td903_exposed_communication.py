@@ -251,7 +251,7 @@ def clear() -> Evidence:
 
 
 def on_cpu(exposed_ms: float, name: str = REDUCER, by: str = "") -> Evidence:
-    """A step on a CPU that computes 60 ms beside what it waits for the other ranks."""
+    """A step on a CPU that computes for 60 ms, plus its wait for the other ranks."""
     wait = CollectiveLine(name=name, at=at(30), count=1.0, wall_ns=exposed_ms * MS, by=by)
     step = budget(forward=20, backward=40, comm=exposed_ms)
     return Evidence().add(step, Collectives(lines=(wait,)))

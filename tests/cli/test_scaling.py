@@ -64,24 +64,24 @@ def test_the_first_count_that_fails_is_the_last_and_gives_the_exit_code(tmp_path
     assert "ranks-2" in done.stderr and "ranks-4" not in done.stderr
     said = " ".join(done.stderr.replace("▌", "").split())
     assert "with 2 ranks: the program ended with exit code 7" in said
-    assert "not started after that failed: 4 ranks" in said
+    assert "a run failed, so these were not started: 4 ranks" in said
 
 
 def test_more_ranks_than_cores_are_allowed_and_warned_of(tmp_path: Path) -> None:
     words = ("run", "--scaling", "1,4096", "--sampler", "off", "--", launcher(tmp_path))
-    assert "tdiag: 4096 ranks on " in tdiag(*words, "train.py", "1", cwd=tmp_path).stderr
+    assert "tdiag: 4096 ranks share " in tdiag(*words, "train.py", "1", cwd=tmp_path).stderr
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--scaling", "1,2", "train.py"), "--scaling needs a launcher whose number of ranks"),
-        (("--scaling", "1,x", "--", "torchrun", "train.py"), "'x' is no number of ranks"),
-        (("--scaling", "2,2", "--", "torchrun", "train.py"), "2 stands there twice"),
-        (("--scaling", "1,2", "--try", "--", "torchrun", "t.py"), "does not go with --try"),
+        (("--scaling", "1,x", "--", "torchrun", "train.py"), "'x' is not a number of ranks"),
+        (("--scaling", "2,2", "--", "torchrun", "train.py"), "2 is given twice"),
+        (("--scaling", "1,2", "--try", "--", "torchrun", "t.py"), "cannot be used with --try"),
         (
             ("--scaling", "1,2", "--run-dir", "s3://b/7", "--", "torchrun", "t.py"),
-            "needs a folder of this machine",
+            "needs a folder on this machine",
         ),
         (("--scaling", "1,2", "--", "torchrun", "--nnodes", "2", "t.py"), "--nnodes is 2"),
     ],

@@ -134,13 +134,13 @@ def test_gradients_that_are_summed_unseen_are_not_called_computing(tmp_path: Pat
 
 def test_a_job_that_chooses_its_own_ranks_is_not_compared(tmp_path: Path) -> None:
     one = job(tmp_path / "1", step(), samples=(32,), world=2)
-    assert one.why == "the job had 2 ranks: its script or its settings choose the number"
+    assert one.why == "the job had 2 ranks: its script or its settings set the number"
     assert compared([one])[0].step_ns is None
 
 
 def test_ranks_that_do_not_step_together_are_not_compared(tmp_path: Path) -> None:
     two = job(tmp_path, step(), step(forward=20), samples=(32, 32))
-    assert two.why == "the steps of its ranks do not lie side by side"
+    assert two.why == "the ranks' steps could not be paired"
 
 
 def on_device(world: int, step_ms: int, *extra: Kind) -> MeanBudget:

@@ -136,7 +136,7 @@ def test_a_job_that_was_started_again_may_have_its_ranks_elsewhere(tmp_path: Pat
         rank(tmp_path / "nodes" / "b", int(not again), SLOW, up=BOOTED, host="b", again=again)
     evidence = load_run(tmp_path)
     assert "is left out: its" not in notes(evidence)
-    assert "left out: 2 processes that trained before or after those judged" in notes(evidence)
+    assert "left out: 2 processes that trained before or after the judged ones" in notes(evidence)
     assert {row.rank for row in ranks_of(evidence).ranks} == {0, 1}
     steps = evidence.get(Steps)
     assert steps is not None and steps.count == 40

@@ -397,4 +397,4 @@ def test_a_job_that_was_started_again_is_compared_by_the_ranks_of_one_try(tmp_pa
     assert ranks_of(evidence).slowest == 0
     texts = [note.text for note in evidence.notes]
     assert "this report is about rank 0; 1 more process trained" in texts
-    assert "left out: 2 processes that trained before or after those judged" in texts
+    assert "left out: 2 processes that trained before or after the judged ones" in texts

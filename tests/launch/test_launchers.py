@@ -120,11 +120,11 @@ def test_ranks_that_torchrun_starts_again_are_a_try_of_their_own(tmp_path: Path)
     assert code == 0 and both_ranks(found)
     line = next(n for n, text in enumerate(CODE.splitlines(), 1) if "raise ValueError" in text)
     assert any(
-        text.startswith("the ranks were started again after they had failed: rank 1 failed first,")
+        text.startswith("the ranks failed and were restarted: rank 1 failed first,")
         and text.endswith(f"ValueError at train.py:{line}")
         for text in texts
     )
-    assert "left out: 2 processes that trained before or after those judged" in texts
+    assert "left out: 2 processes that trained before or after the judged ones" in texts
 
 
 def test_one_job_after_the_other_in_a_shell_script_each_stop_together(tmp_path: Path) -> None:
@@ -141,5 +141,5 @@ def test_one_job_after_the_other_in_a_shell_script_each_stop_together(tmp_path: 
     assert code == 5, said
     assert both_ranks(found)
     texts = [note["text"] for note in found["notes"]]
-    assert "left out: 2 processes that trained before or after those judged" in texts
-    assert not any("started again" in text for text in texts)
+    assert "left out: 2 processes that trained before or after the judged ones" in texts
+    assert not any("restarted" in text for text in texts)

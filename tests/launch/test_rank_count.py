@@ -94,13 +94,13 @@ def test_counts_are_sorted() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("1,two", "'two' is no number of ranks"),
-        ("0,1", "'0' is no number"),
-        ("1,-2", "'-2' is no number"),
-        ("1,2,", "'' is no number"),
-        ("1.5,2", "'1.5' is no number"),
-        ("2,1,2", "2 stands there twice"),
-        ("2", "one number of ranks has nothing to compare with"),
+        ("1,two", "'two' is not a number of ranks"),
+        ("0,1", "'0' is not a number"),
+        ("1,-2", "'-2' is not a number"),
+        ("1,2,", "'' is not a number"),
+        ("1.5,2", "'1.5' is not a number"),
+        ("2,1,2", "2 is given twice"),
+        ("2", "give at least two numbers of ranks to compare"),
     ],
 )
 def test_counts_that_are_none_are_refused(text: str, said: str) -> None:

@@ -143,7 +143,7 @@ def test_a_job_that_was_started_again_says_why_and_is_watched_as_a_new_one(job: 
         assert pipe is not None
         pipe.close()
     assert job.ranks.started_again() == [
-        "the ranks were started again after they had failed: rank 1 failed first, after 60 steps:"
+        "the ranks failed and were restarted: rank 1 failed first, after 60 steps:"
         " ValueError at train.py:17"
     ]
     assert {rank.file.pid for rank in job.progress.ranks()} == {p.pid for p in job.processes}

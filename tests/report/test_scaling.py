@@ -1,4 +1,4 @@
-"""The report of one job with more and more ranks, in every format."""
+"""The report of one job with several numbers of ranks, in every format."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def text(one: Scaling, width: int = 120) -> str:
 def test_it_says_how_far_from_perfect_and_what_takes_it() -> None:
     said = text(found())
     assert "50% of perfect scaling with 2 ranks" in said
-    assert "2.00 times would be perfect (weak scaling: as many samples per rank)" in said
+    assert "2.00 times would be perfect (weak scaling: the same number of samples per rank)" in said
     assert (
         "With perfect scaling the step of 40.0 ms would be 20.0 ms (50%) shorter: 9.00 ms exposed"
         " communication, 9.00 ms computing, 3.00 ms waiting for late ranks."
     ) in said
-    assert "Each rank computes with 1 thread, and with 1 rank each had 2" in said
+    assert "Each rank computes with 1 thread; with 1 rank each had 2" in said
     assert "input -1.00 -2.5%" in said
-    assert "together 20.00 50.0%" in said
+    assert "total 20.00 50.0%" in said
     assert "ranks-2 Rank 1 is late" in said
 
 
 def test_cores_that_ranks_share_are_named() -> None:
     two = msgspec.structs.replace(TWO, threads=2)
-    assert "2 ranks of 2 threads share 2 cores" in text(found(ONE, two))
+    assert "2 ranks with 2 threads each share 2 cores" in text(found(ONE, two))
     assert "share 2 cores" not in text(found(ONE, two, device="NVIDIA H200"))
 
 
@@ -71,13 +71,13 @@ def test_a_loss_that_chance_explains_has_no_cause() -> None:
         TWO, step_ns=22 * MS, efficiency=20 / 22, loss=(Loss("computing", 2 * MS),)
     )
     said = text(found(ONE, near))
-    assert "which is no more than two runs of one program differ by" in said
+    assert "which is within the difference between two runs of one program" in said
     assert "Computing:" not in said and "✓ 91% of perfect" in said
 
 
 def test_what_is_not_known_is_said() -> None:
     bare = ScaledRun(ranks=2, run="x/ranks-2", step_ns=40 * MS)
-    assert "no DataLoader says how many samples a step has" in text(found(ONE, bare))
+    assert "no DataLoader shows how many samples a step has" in text(found(ONE, bare))
     failed = ScaledRun(ranks=2, run="x/ranks-2", why="the program ended with exit code 1")
     said = text(found(ONE, failed))
     assert "? Scaling unknown" in said

@@ -35,12 +35,12 @@ from tdiag.probe.wire import syscalls_file
 
 
 def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
-    """Ops, SyncLines, Calls and Dispatch, as far as their windows came to an end. ``phases``: of
-    the clean steps."""
+    """Ops, SyncLines, Calls and Dispatch, if their windows ended. ``phases``: of the clean
+    steps."""
     kinds: list[Kind] = []
     if ops := longest(lead.all(OpsRecord)):
         wall = phases.wall_ns if phases else {}
-        # Steps without an optimizer and a loader: no mark tells the update by hand from what makes
+        # Steps without an optimizer and a loader: no mark separates the update by hand from making
         # the next batch (docs/phases.md).
         apart = "prepare" in wall or "unattributed" not in wall
         beside = "prepare" if apart else "unattributed"
@@ -63,9 +63,9 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
 
 
 def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
-    """The counts of ``record``; ``beside``: the phase of what the probe took for preparing. The
-    time of a line is that of its fastest pass: one stall of the machine inside a call (0.6 s, in a
-    line of 2 ms) would make all other lines look cheap."""
+    """The counts of ``record``. ``beside``: the phase of lines that the probe assigned to
+    ``prepare``. A line's time is that of its fastest pass: a single stall of the machine inside a
+    call (0.6 s, in a line of 2 ms) would make all other lines look cheap."""
     steps = record.steps
     fastest: dict[tuple[object, ...], float] = {}
     for line in (line for one in passes for line in one.lines if line.calls):

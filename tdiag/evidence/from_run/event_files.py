@@ -187,9 +187,9 @@ def lead_of(processes: list[Process]) -> Process | None:
 
 
 def at_the_time_of(lead: Process, processes: list[Process]) -> tuple[list[Process], list[Process]]:
-    """The training processes that took steps while the lead did, itself included, and those that
-    did so before or after: of a job that its launcher started again, or of another one. What has
-    another clock counts as the lead's."""
+    """The training processes that made steps at the same time as the lead (and the lead itself),
+    and those that did so before or after: of a restarted job, or of another one. Processes with
+    another clock count as being of the lead's time."""
     mine: list[Process] = []
     apart: list[Process] = []
     began, ended = lead.head.began, lead.head.ended
@@ -202,8 +202,8 @@ def at_the_time_of(lead: Process, processes: list[Process]) -> tuple[list[Proces
 
 
 def nearest_of(lead: Process, processes: list[Process]) -> Process | None:
-    """Of another machine's processes the one that trained at the lead's time, or least before or
-    after it; None if none trained."""
+    """Of another machine's processes, the one that trained at the lead's time, or closest to it;
+    None if none trained."""
     began, ended = _wall(lead)
 
     def apart(process: Process) -> tuple[int, int, int]:

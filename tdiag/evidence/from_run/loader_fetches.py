@@ -137,7 +137,7 @@ def _folders(fetches: list[FetchRecord]) -> tuple[tuple[str, float], ...]:
 
 
 def _pictures(fetches: list[FetchRecord]) -> Pictures | None:
-    """Means over all fetches, those without a picture included."""
+    """Means over all fetches, including those without a picture."""
     seen = [f.pictures for f in fetches if f.pictures is not None]
     if not seen:
         return None

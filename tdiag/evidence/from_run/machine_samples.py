@@ -72,10 +72,10 @@ def make_system(
     stretches: begin and end, ns on the events' clock). Empty without a readable file.
 
     ``cpus_allowed``: the training process's own affinity, which may be narrower than tdiag's.
-    ``queued_frac``: how much of the window the training thread waited for a core. ``gpu_uuid``: of
-    the device that the process computes on, as the probe reports it.
-    ``beside``: the samples of further ranks of the job on this machine, each below a tdiag of its
-    own: their processes are the run's, too.
+    ``queued_frac``: the share of the window that the training thread waited for a core.
+    ``gpu_uuid``: of the device that the process computes on, as the probe reports it.
+    ``beside``: the sample files of other ranks of the job on this machine that each have their own
+    tdiag; their processes also belong to the run.
     """
     machine, samples = read_system(path)
     if machine is None:

@@ -44,7 +44,7 @@ class Job:
 
     @property
     def beside(self) -> list[Process]:
-        """Those of home's own machine, below a tdiag of their own."""
+        """Processes on home's machine that have their own tdiag."""
         host = host_of(self.home)
         return [process for process in self.elsewhere if process.away and process.away.host == host]
 
@@ -62,7 +62,7 @@ def read_job(run_dir: Path, kept: Digest) -> Job:
     read = {folder: read_events(folder) for folder in folders}
     leads = {folder: lead for folder in folders if (lead := lead_of(read[folder]))}
     home = min(leads, key=lambda f: (leads[f].rank, -leads[f].head.steps), default=run_dir)
-    # A job that was started again may have its ranks on other machines than before.
+    # A restarted job may have its ranks on other machines than before.
     for folder in leads.keys() - {home}:
         leads[folder] = nearest_of(leads[home], read[folder]) or leads[folder]
     foreign = _foreign(home, {f: at_the_time_of(leads[f], read[f])[0] for f in leads})

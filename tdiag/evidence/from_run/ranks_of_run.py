@@ -52,13 +52,15 @@ OTHER = {"after_step": "other"}  # its name in the budget
 def rank_to_judge(
     evidence: Evidence, run_dir: Path, lead: Timed, processes: list[Process], kept: Digest
 ) -> Timed:
-    """The lead; or the rank that it waits for, whose time sets everybody's step. Adds Ranks if
-    several ranks step together, and a note that names the rank of the report. ``evidence`` holds
-    the Environment."""
+    """The lead, or the rank that it waits for, which determines every rank's step time. Adds Ranks
+    if several ranks step together, and a note that names the rank of the report. ``evidence`` must
+    contain the Environment."""
     training, apart = at_the_time_of(lead.process, processes)
     if apart:
         who = f"{len(apart)} process{'es' * (len(apart) > 1)}"
-        evidence.note("trained-apart", f"left out: {who} that trained before or after those judged")
+        evidence.note(
+            "trained-apart", f"left out: {who} that trained before or after the judged ones"
+        )
     others = len(training) - 1
     environment = evidence.get(Environment)
     if not others or environment is None:
@@ -243,8 +245,8 @@ def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ran
 
 
 def batch_samples(run_dir: Path, loaders: Iterable[int]) -> dict[int, dict[int, float]]:
-    """Mean samples of a batch of each of these loaders, by rank; what was not counted is absent.
-    All fetches count, also those ahead of the clean steps: their sizes are the same."""
+    """Mean samples per batch of each of these loaders, by rank; uncounted ranks are absent. All
+    fetches count, also those before the clean steps, because batch sizes are the same."""
     processes = read_events(run_dir)
     by_pid = {process.pid: process for process in processes}
     everybody = {p.rank: p for p in sorted(training_of(processes), key=lambda p: p.head.steps)}

@@ -111,7 +111,7 @@ class Field(msgspec.Struct):
 
 
 class Decoded(msgspec.Struct):
-    """JPEG pictures of a fetch; of those that were scaled down, the sums by draft scale."""
+    """JPEG pictures of a fetch; ``shrunk``: sums over the scaled-down ones, by draft scale."""
 
     decoded: int
     shrunk: list[tuple[int, int, int, int, int, int]] = []

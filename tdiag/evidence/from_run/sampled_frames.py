@@ -1,4 +1,4 @@
-"""What one frame of a sampled stack shows: the phase it is in, and whose function it is."""
+"""What one frame of a sampled stack shows: its phase, and whose function it is."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class SampledFrame(msgspec.Struct):
         return hook or self.name.startswith("process ")
 
     def works_for_tdiag(self) -> bool:
-        """Whether it is the probe's own work. A wrapper is not: it may call C code of the user."""
+        """Whether it is the probe's own work. A wrapper is not: it may call the user's C code."""
         return "/tdiag/probe/" in (self.file or "")
 
     def writes_logs(self) -> bool:
-        """Whether a library of that kind, or a framework's part, has this function."""
+        """Whether the function belongs to a library or a framework's part that writes logs."""
         file = self.file or ""
         return not is_user_file(file) and bool(WRITERS.search(file) or self.logging_part())
 
@@ -68,14 +68,14 @@ class SampledFrame(msgspec.Struct):
 
 
 def package_of(file: str) -> str:
-    """``pandas`` for a file of ``…/site-packages/pandas/…``; "" if it is none of a package."""
+    """``pandas`` for a file of ``…/site-packages/pandas/…``; "" if it is in no package."""
     found = _INSTALLED.search(file)
     return found[1] if found else ""
 
 
 def phase_shown(stack: Sequence[SampledFrame]) -> str:
-    """Key of Phases that the innermost frame that shows one shows. What a closure does within
-    ``optimizer.step``, called by a framework or the user's own, is no update."""
+    """The key of Phases that the innermost frame with a phase shows. A closure within
+    ``optimizer.step``, of a framework or of the user, does not count as the update."""
     called = False
     for frame in reversed(stack):
         phase = frame.phase()
@@ -87,7 +87,7 @@ def phase_shown(stack: Sequence[SampledFrame]) -> str:
 
 
 def runs_framework(called: Sequence[SampledFrame]) -> bool:
-    """Of what the user's line called, a framework's function is further in than any of torch's,
-    which may do the step's work."""
+    """Whether, in the frames that the user's line called, a framework's function is further in than
+    torch's functions, which may do the step's work."""
     packages = (package_of(frame.file or "") for frame in reversed(called))
     return is_framework(next((x for x in packages if x == "torch" or is_framework(x)), ""))

@@ -142,7 +142,7 @@ SYNC_CALL = re.compile(r"(Stream|Device|Event|Ctx)Synchronize|^ze\w+Synchronize|
 ITEM = re.compile(r"^aten::item$")
 ALLOCATION = re.compile(r"^(cuda|hip|cu)(Host)?(Mem)?(Malloc|Alloc|Free)", re.IGNORECASE)
 
-# An instant has one state: the first of these that holds.
+# An instant has one state: the first of these that applies.
 STATES = (
     "data_wait", "alloc", "sync", "python_loss", "evaluation", "optimizer", "prepare", "launch"
 )  # fmt: skip
@@ -166,9 +166,9 @@ def blocking_calls(view: TraceView, window: TracedWindow) -> Rows:
 
 
 def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) -> dict[str, Spans]:
-    """Disjoint sets of instants by state, on any thread of the traced process.
+    """Disjoint sets of instants by host state, over all threads of the traced process.
 
-    ``prepare`` is a state where no DataLoader is asked: the loop makes its batches then.
+    ``prepare`` is a state only without a DataLoader: the loop makes its batches then.
     """
     by_hand = {} if any(name == "data_wait" for name, *_ in phases) else {"prepare": "prepare"}
     raw = {
