@@ -22,7 +22,7 @@ def attach(
         typer.Option("--torchrun", help="Watch all ranks below this process on this machine."),
     ] = False,
     time_budget: Annotated[
-        float, typer.Option(min=6, metavar="SECONDS", help="How long to watch.")
+        float, typer.Option(min=8, metavar="SECONDS", help="How long to watch.")
     ] = 20.0,
     out: Annotated[
         Path | None,

@@ -331,8 +331,11 @@ def test_a_real_job_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
     ("kind", "said"),
     [
         ("raises", "failed first, after 60 steps: ValueError at train.py:"),
-        ("is-killed", "or more, without a message of Python's: it was killed"),
-        ("runs-out", "ended first, after 60 steps, without an exception: it called exit, or had"),
+        ("is-killed", "or more, without a Python error message: it was killed"),
+        (
+            "runs-out",
+            "ended first, after 60 steps, without an exception: it called exit, or ran out",
+        ),
     ],
 )
 def test_a_real_job_keeps_its_exit_code_its_traceback_and_its_evidence(
