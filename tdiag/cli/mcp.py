@@ -97,7 +97,7 @@ def server(root: Path) -> MCPServer:
                 if process.returncode is None:
                     process.kill()
             raise
-        text = _shortened(said.decode(errors="replace").strip())
+        text = shortened(said.decode(errors="replace").strip())
         if code not in codes:
             raise ToolError(f"tdiag {words[0]} ended with exit code {code}\n{text}")
         return text
@@ -160,7 +160,7 @@ def server(root: Path) -> MCPServer:
     return serving
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
     """The beginning, which has the verdict, and the end, which has the cause of an error."""
     if len(text) <= MOST_CHARACTERS:
         return text

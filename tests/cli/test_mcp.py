@@ -157,7 +157,7 @@ def test_a_script_is_run_and_its_report_comes_back_over_pipes(tmp_path: Path) ->
 
 
 def test_a_long_answer_keeps_its_beginning_and_its_end() -> None:
-    text = served._shortened("begin" + "x" * 100_000 + "end")
+    text = served.shortened("begin" + "x" * 100_000 + "end")
     assert len(text) < served.MOST_CHARACTERS + 100
     assert text.startswith("begin")
     assert text.endswith("end")
