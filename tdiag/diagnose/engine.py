@@ -91,9 +91,8 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
     low, high = (0, 0) if found.gain is None else _capped(found.gain, budget)
     if found.gain is not None and budget and high < NOISE_FLOOR_FRAC * budget.step_ns:
         return None
-    speedup = None
+    speedup, present = None, () if found.gain is None else _present(found.gain, budget)
     if found.gain is not None:
-        present = _present(found.gain, budget)
         times, error = _times(present, evidence), _error_of_rest(present, evidence)
         speedup = _speedup(low, high, budget, times, error)
     sure = speedup is not None and only_from_below(speedup.low, speedup.high)
@@ -110,7 +109,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         why_gain="" if found.gain is None else found.gain.why,
         fix=found.fix if found.own else _spelled(found, rule.code, evidence),
         advisory=found.gain is None or _perhaps(low, high, budget),
-        components=() if found.gain is None else _present(found.gain, budget),
+        components=present,
     )
 
 
