@@ -72,7 +72,7 @@ def lay_out(script: dict[str, Any], sources: Path, folder: Path) -> Path:
 
 
 def run(script: dict[str, Any], folder: Path, command: list[str], limit: float) -> Ran:
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
     env |= {"MPLBACKEND": "Agg", **script.get("env", {})}
     if script.get("compiled"):
         env |= {"TORCH_LOGS": "graph_breaks,recompiles"}
