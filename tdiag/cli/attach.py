@@ -1,4 +1,4 @@
-"""`tdiag attach`: shows where a running training spends its time, from outside."""
+"""`tdiag attach`: shows where a running training spends its time."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ def attach(
 ) -> None:
     """Diagnose a training that already runs, without restarting it.
 
-    Watches the process from outside: stacks by py-spy, threads, disk reads, GPUs. Loads nothing
-    into it. Steps are not seen, so no gains are predicted.
+    A training that `tdiag run` started is measured by the probe that is in it: one more pass of
+    windows, with steps, findings and predicted gains. Any other is watched from outside: stacks by
+    py-spy, threads, disk reads, GPUs. Then steps are not seen, and no gains are predicted.
 
     tdiag attach 4711
 
     tdiag attach --torchrun 4700
 
-    Needs permission to trace the process: the same user, or root. Ctrl-C ends the watching and
-    reports what was measured so far.
+    Loads nothing into the process. Needs permission to trace it: the same user, or root. Ctrl-C
+    ends the watching and reports what was measured so far.
     """
     from tdiag.cli.conclude import conclude, documented, open_output, shown
     from tdiag.cli.html_page import write_page

@@ -1,7 +1,8 @@
-"""Watches a running process from outside: nothing is loaded into it, nothing is restarted.
+"""Watches a process that already runs: nothing is loaded into it, nothing is restarted.
 
-First only the kernel's counters are read (threads, disk reads, GPUs), then py-spy samples the
-stacks. Everything is written into a run directory.
+If `tdiag run` started it, its probe measures one more pass of windows (visiting.py). Otherwise it
+is watched from outside: first only the kernel's counters are read (threads, disk reads, GPUs), then
+py-spy samples the stacks. Everything is written into a run directory.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any
 import psutil
 
 import tdiag
-from tdiag.errors import RunError, UsageError
+from tdiag.errors import RunError, TdiagError, UsageError
 from tdiag.launch import rundir
 from tdiag.launch.display import Display
+from tdiag.launch.visiting import Visit, begin, probed_run, unready
 from tdiag.model.threshold import Threshold
 from tdiag.probe import wire
 from tdiag.sample import limits
@@ -50,19 +52,73 @@ def attach(
     the watching. Raises UsageError if there is no process to watch, RunError if tdiag may not.
     """
     found = find(pid)
+    lead, own = found[0], probed_run(found[0])
     watched = found if all_ranks else found[:1]
-    pyspy = PySpy(Path())
-    if pyspy.program is None:
-        raise RunError("py-spy is not installed next to tdiag", "pip install py-spy")
-    for process in watched:
-        if why := why_refused(pyspy.program, process.pid):
-            raise _refused(process.pid, why)
-    lead = watched[0]
+    refused = _unsampled(watched)
+    if refused and (own is None or unready(own, lead.pid)):
+        raise refused
     run_dir = rundir.create(Path(lead.script).stem or f"process-{lead.pid}", out)
-    notes = _notes(pid, found, watched)
-    display = Display(quiet=quiet, profiling=False)
+    display = Display(quiet=quiet, profiling=False, budget_s=time_budget_s)
+    notes = []
+    if own is not None:
+        why = _visited(found, own, pid, run_dir, time_budget_s, refused, display)
+        if not why:
+            return run_dir
+        notes.append(
+            f"`tdiag run` started this process, but its probe did not measure it again: {why};"
+            f" it was watched from outside. What the probe measured before: tdiag report {own}"
+        )
+        if refused:
+            raise refused
+    notes += _notes(pid, found, watched)
     root = pid if len(watched) > 1 else lead.pid
     return _Watch(run_dir, root, watched, time_budget_s, display, notes).run()
+
+
+def _visited(
+    found: list[Running], own: Path, pid: int, run_dir: Path, budget_s: float,
+    refused: TdiagError | None, display: Display,
+) -> str:  # fmt: skip
+    """Let the probe measure all ranks of the job. Returns why it does not, empty if it did."""
+    lead = found[0]
+    processes = [psutil.Process(process.pid) for process in found]
+
+    def alive() -> bool:
+        return any(map(_lives, processes))
+
+    note = (
+        "`tdiag run` started this process, and its probe measured it while it ran on; the run"
+        f" itself: tdiag report {own}"
+    )
+    record = _record(lead, budget_s, [note])
+    visit = Visit(run_dir, record, budget_s, refused.message if refused else "", display, alive)
+    why = begin(own, run_dir, lead.pid, alive)
+    if not why:
+        display.say(f"process {lead.pid} runs under `tdiag run`: its probe measures it again")
+        visit.run(own, pid if len(found) > 1 else lead.pid, lead.environment)
+    return why
+
+
+def _record(lead: Running, budget_s: float, notes: list[str]) -> dict[str, Any]:
+    """run.json when the watching begins."""
+    return {
+        "schema": rundir.SCHEMA,
+        "command": list(lead.command),
+        "script": lead.script,
+        "cwd": _link(lead.pid, "cwd"),
+        "start_unix_ns": time.time_ns(),
+        "end_unix_ns": None,
+        "exit_code": None,
+        "signal": None,
+        "options": {"time_budget_s": budget_s},
+        "python": _link(lead.pid, "exe"),
+        "python_version": None,
+        "torch_version": lead.torch_version,
+        "tdiag": tdiag.__version__,
+        "hostname": platform.node(),
+        "platform": platform.platform(),
+        "notes": notes,
+    }
 
 
 class _Watch:
@@ -84,23 +140,7 @@ class _Watch:
         self.system = SystemSampler(run_dir / "system.jsonl", root, watched[0].environment)
         self.processes = [psutil.Process(process.pid) for process in watched]
         lead = watched[0]
-        self.record: dict[str, Any] = {
-            "schema": rundir.SCHEMA,
-            "command": list(lead.command),
-            "script": lead.script,
-            "cwd": _link(lead.pid, "cwd"),
-            "start_unix_ns": time.time_ns(),
-            "end_unix_ns": None,
-            "exit_code": None,
-            "signal": None,
-            "options": {"time_budget_s": budget_s},
-            "python": _link(lead.pid, "exe"),
-            "python_version": None,
-            "torch_version": lead.torch_version,
-            "tdiag": tdiag.__version__,
-            "hostname": platform.node(),
-            "platform": platform.platform(),
-            "notes": notes,
+        self.record = _record(lead, budget_s, notes) | {
             "attached": {
                 "root": root,
                 "ranks": [[process.pid, process.rank] for process in watched],
@@ -211,11 +251,18 @@ def _notes(pid: int, found: list[Running], watched: list[Running]) -> list[str]:
         )
     elif len(watched) == 1 and lead.pid != pid:
         notes.append(f"process {pid} does not train; process {lead.pid} below it does")
-    if own := lead.environment.get(wire.RUN_VARIABLE):
-        notes.append(
-            f"`tdiag run` started this process; what its probe measured: tdiag report {own}"
-        )
     return notes
+
+
+def _unsampled(watched: list[Running]) -> TdiagError | None:
+    """The error if py-spy cannot sample all of these processes."""
+    program = PySpy(Path()).program
+    if program is None:
+        return RunError("py-spy is not installed next to tdiag", "pip install py-spy")
+    for process in watched:
+        if why := why_refused(program, process.pid):
+            return _refused(process.pid, why)
+    return None
 
 
 def _refused(pid: int, why: str) -> RunError | UsageError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
 from . import existing, facts
 from .boundary import Boundary
@@ -30,7 +31,16 @@ from .wire import CONTROL, KERNEL, OVER
 _parts: list[Callable[[], None]] = []  # functions that end the watching of a cell
 
 
-def install(run_dir: str, *times: int) -> None:
+class Visited(NamedTuple):
+    """A process that has been watched before. ``over``: called after the visit, with the number of
+    steps it lasted."""
+
+    boundary: Boundary
+    loaders: LoaderWatch
+    over: Callable[[int], None]
+
+
+def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
     """Install every hook. A hook that fails to install is recorded and left out."""
     probe = Probe(run_dir, *times)
     unfilter = install_filter().undo
@@ -39,13 +49,13 @@ def install(run_dir: str, *times: int) -> None:
     inspection = Inspection(probe, boundary)
     windows = Windows(probe, boundary, inspection, make_capture)
     probe.between_steps = windows.between_steps
-    probe.go_on = LateWindows(probe, boundary, root_of_samples).start
+    loaders = LoaderWatch(probe, boundary, windows.iterator)
     boundary.began_again = probe.guard(windows.restart)
     boundary.made = inspection.made
     for watcher in (
         boundary,
         inspection,
-        LoaderWatch(probe, boundary, windows.iterator),
+        loaders,
         ModuleWatch(probe, boundary, inspection),
         SaveWatch(probe),
         CollectiveWatch(probe, boundary),
@@ -55,7 +65,9 @@ def install(run_dir: str, *times: int) -> None:
     probe.guard(install_trial)(probe, boundary)
     probe.guard(hide_from_dynamo)(__name__.rpartition(".")[0])
     if probe.config.get(KERNEL):
-        probe.guard(existing.adopt)(boundary, inspection)
+        if visited:
+            probe.guard(loaders.take_over)(visited.loaders)
+        probe.guard(existing.adopt)(boundary, inspection, loaders, visited and visited.boundary)
     probe.marks.watch_gc()
     os.register_at_fork(after_in_child=probe.after_fork)
     os.register_at_fork(after_in_child=windows.leave)
@@ -70,11 +82,24 @@ def install(run_dir: str, *times: int) -> None:
         facts.allow_sampling(by=0)
         probe.guard(write_over)(run_dir)
 
-    _parts.append(remove)
+    def end_visit() -> None:
+        remove()
+        assert visited is not None
+        visited.over(probe.step)
+
+    def visit(there: str, over: Callable[[int], None]) -> None:
+        install(there, visited=Visited(boundary, loaders, over))
+
+    if visited:
+        probe.marks.mine()  # the first thread to ask is the one that trains
+        probe.go_on = end_visit
+    else:
+        probe.go_on = LateWindows(probe, boundary, root_of_samples, visit).start
+        _parts.append(remove)
 
 
 def write_over(run_dir: str) -> None:
-    """Workers that outlive the cell find this file, and measure no more."""
+    """Workers that outlive the cell or the visit find this file, and measure no more."""
     with open(os.path.join(run_dir, CONTROL, OVER), "wb"):
         pass
 

@@ -174,10 +174,10 @@ class Boundary:
         self.known[id(optimizer)] = (number, at)
         self.made(number, optimizer)
 
-    def adopt(self, optimizer: Any) -> None:
-        """Adopt an optimizer made before the probe was loaded. A scheduler has put its own ``step``
-        on it, which calls the class's earlier one."""
-        self._know(optimizer, None)
+    def adopt(self, optimizer: Any, at: Any = None) -> None:
+        """Adopt an optimizer made before the probe was loaded; ``at``: where, if known. A scheduler
+        has put its own ``step`` on it, which calls the class's earlier one."""
+        self._know(optimizer, at)
         self._created(optimizer)
         if own := vars(optimizer).get("step"):
 

@@ -28,6 +28,7 @@ from .wire import (
     STOP_AT,
     TRACE,
     TRACE_AT,
+    VISIT,
     WANT,
     request,
 )
@@ -178,6 +179,8 @@ class StopSign:
 
     def wanted(self) -> bool:
         """Whether the run itself should end, not only the watching."""
+        if self.probe.config.get(VISIT):
+            return False
         return bool(self.probe.config["profiling"]) or self.asked
 
     def arrange(self) -> None:

@@ -5,7 +5,7 @@ A late window lasts ``LATE_STEPS`` steps and becomes one record. The next one co
 lasted a twentieth longer, so an hour makes 84 of them and a day 149, however many steps they have.
 Between them all hooks rest except two: an optimizer's ``step`` is counted, and iterators of
 DataLoaders are numbered. Whenever the run has lasted twice as long, py-spy samples it between two
-late windows, to find the lines.
+late windows, to find the lines. `tdiag attach` may ask for another whole pass (:mod:`.visits`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import accelerator, dynamo
+from . import accelerator, dynamo, facts
 from .boundary import OPTIMIZER
 from .control import Request
+from .patches import Patch
 from .plan import PlannedWindow
 from .procfs import resident_bytes
 from .record import here, wall_ns
+from .visits import Visits
 from .wire import DIAGNOSE, FIRST_LATE_PASS, KERNEL, PY_SPY, SAMPLE
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 LATE_STEPS = 8  # the shortest of them counts, because disturbances only make a step longer
 APART_FRAC, LEAST_APART_NS = 1 / 20, 100_000_000  # of the run so far
 SAMPLE_NS, LOOK_NS = 4_000_000_000, 200_000_000  # as long as the window `sample`
+ASKED_NS = 1_000_000_000  # `tdiag attach` waits for the answer
 # Three values per mark. Steps with hundreds of module calls fill a record sooner; a single step
 # that is several times as large is not worth its 100 kB.
 ENOUGH_VALUES, MOST_VALUES = 6_000, 20_000
@@ -43,10 +46,16 @@ UNCOMPILED = (torch.Tensor, torch.autograd, torch, torch.serialization, _BaseDat
 class LateWindows:
     """One per process; each rank has its own. Nothing here waits for the device or another rank."""
 
-    def __init__(self, probe: Probe, boundary: Boundary, root: Callable[[], int]) -> None:
-        """``root``: returns the process that py-spy should sample with its descendants."""
+    def __init__(
+        self, probe: Probe, boundary: Boundary, root: Callable[[], int],
+        visit: Callable[[str, Callable[[int], None]], None],
+    ) -> None:  # fmt: skip
+        """``root``: returns the process that py-spy should sample with its descendants. ``visit``:
+        see :class:`Visits`."""
         self.probe, self.boundary = probe, boundary
         self.sampler = LateSampler(probe, root)
+        self.visits = Visits(probe, visit)
+        self.paused: list[Patch] = []  # hooks off during a visit
         self.made_ns = wall_ns()
         self.thread = 0  # the thread that trains
         self.lead: int | None = None  # the optimizer whose steps are counted
@@ -57,6 +66,7 @@ class LateWindows:
         self.start = self._or_leave(self._start)
         self.begin = self._or_leave(self._begin)
         self.step_ended = self._or_leave(self._step_ended)
+        self.left = self._or_leave(self._left)
 
     def _start(self) -> None:
         """The windows are over. Steps that no optimizer ends, or only a replayed graph, are not
@@ -97,16 +107,19 @@ class LateWindows:
 
     def _begin(self) -> None:
         """A step has ended: put the hooks back on, if it is time. The clock is read after half of
-        the remaining steps, and so a dozen times between two windows."""
-        left = self.due_ns - wall_ns()
-        if left > 0:
+        the remaining steps or a second, whichever comes first."""
+        left, asked = self.due_ns - wall_ns(), self.visits.asked()
+        if left > 0 and asked is None:
             each = (self.due_ns - left - self.rested_ns) / self.steps
-            self.look_at = self.steps + max(1, int(left / each / 2))
+            self.look_at = self.steps + max(1, int(min(left / 2, ASKED_NS) / each))
             return
         if accelerator.capturing():
             return
         if self.sampler.busy():  # py-spy slows the steps down
-            self.due_ns, self.look_at = wall_ns() + LOOK_NS, 0
+            self.due_ns, self.look_at = max(self.due_ns, wall_ns() + LOOK_NS), 0
+            return
+        if asked is not None:
+            self._receive(asked)
             return
         probe, marks = self.probe, self.probe.marks
         probe.count = None
@@ -123,6 +136,22 @@ class LateWindows:
         marks.thread = self.thread
         self.boundary.others = self.boundary.passes = 0
         marks.cut(wall_ns())
+
+    def _receive(self, asked: dict[str, Any]) -> None:
+        """Let another probe measure one pass of windows, and leave it alone meanwhile."""
+        probe = self.probe
+        probe.count = None
+        probe.step += self.steps
+        self.paused = probe.patches.pause()
+        if not self.visits.receive(asked, self.left):
+            self.left(0)
+
+    def _left(self, steps: int) -> None:
+        """A visit of so many steps is over."""
+        self.probe.patches.put_back(self.paused)
+        self.probe.step += steps
+        facts.allow_sampling()
+        self.rest()
 
     def _step_ended(self, now: int) -> None:
         """A step has ended in a late window."""

@@ -47,9 +47,10 @@ class LoaderWatch:
     """One per process; forked workers inherit it and write their own events file."""
 
     def __init__(
-        self, probe: Probe, boundary: Boundary, began_pass: Callable[[Any, int], None]
+        self, probe: Probe, boundary: Boundary, began_pass: Callable[[int, int, int], None]
     ) -> None:
-        """``began_pass`` is called with a DataLoader and its number."""
+        """``began_pass`` is called with a DataLoader's number, its workers, and how many batches
+        each of them prefetches."""
         self.probe, self.boundary, self.began_pass = probe, boundary, began_pass
         self.numbers: Any = weakref.WeakKeyDictionary()  # DataLoader → number
         self.places: Any = weakref.WeakKeyDictionary()  # DataLoader → where it was made
@@ -107,14 +108,12 @@ class LoaderWatch:
                 iterator = original(self)
             finally:
                 put((NEXT_END, _wall(), ITERATOR_MADE))
-            watch.probe.guard(watch.iterator_made)(self, iterator, number, _wall() - began, new)
+            watch.probe.guard(watch.iterator_made)(iterator, number, _wall() - began, new)
             return iterator
 
         return hidden(iterate)
 
-    def iterator_made(
-        self, loader: Any, iterator: Any, number: int, took_ns: int, new: bool
-    ) -> None:
+    def iterator_made(self, iterator: Any, number: int, took_ns: int, new: bool) -> None:
         """``new``: no iterator of this DataLoader was made before."""
         if not isinstance(iterator, _dataloader._BaseDataLoaderIter):
             return  # a subclass with its own iterator (such as a generator)
@@ -133,7 +132,8 @@ class LoaderWatch:
             start_ns=took_ns,
             new=new,
         )
-        self.began_pass(loader, number)
+        about = self.described[number][0]
+        self.began_pass(number, about["num_workers"] or 0, about["prefetch_factor"] or 0)
 
     def label(self, loader: Any, iterator: Any) -> None:
         """Only record which loader an iterator belongs to."""
@@ -299,6 +299,19 @@ class LoaderWatch:
         number = self.number(loader)
         self.passes[number] = self.passes.get(number, 0) + 1  # forked workers know it, too
         return number
+
+    def take_over(self, before: LoaderWatch) -> None:
+        """Share the numbers of an earlier watch, which its iterators carry."""
+        self.numbers, self.places = before.numbers, before.places
+        self.described, self.by_dataset = before.described, before.by_dataset
+        for number, (about, _) in self.described.items():
+            self.probe.recorder.write("loader", id=number, **about)
+
+    def adopt(self, iterator: Any) -> None:
+        """Adopt an iterator that is in use; its DataLoader may be gone."""
+        number = getattr(iterator, "tdiag_loader", -1)
+        if number in self.described:
+            self.iterator_made(iterator, number, 0, False)
 
     def number(self, loader: Any) -> int:
         """This loader's number; the first time, also write its record. A loader that is made again

@@ -158,6 +158,25 @@ class Patches:
         self.made = [patch for patch in self.made if patch[-1] == STAYS]
         self.resting += [patch for patch in self._take_off(moved) if patch[-1] == RETURNS]
 
+    def pause(self) -> list[Patch]:
+        """Undo those that stay, too; returns them for ``put_back``."""
+        paused, self.made = self._take_off(self.made), []
+        return paused
+
+    def put_back(self, patches: list[Patch]) -> list[Patch]:
+        """Put them back, but not over what other code has put there since; returns those that
+        could not be."""
+        left = []
+        for patch in patches:
+            owner, name, wrapper, own, original, _ = patch
+            mine = vars(owner)
+            if mine.get(name) is original if own else name not in mine:
+                setattr(owner, name, wrapper)
+                self.made.append(patch)
+            else:
+                left.append(patch)
+        return left
+
     def _take_off(self, patches: list[Patch]) -> list[Patch]:
         """Take them off; returns those that were still in place, oldest first."""
         found = []
@@ -175,12 +194,6 @@ class Patches:
     def resume(self, chosen: Callable[[Any], bool]) -> None:
         """Put back the patches of the chosen owners that return, but not over what other code has
         put there since."""
-        resting, self.resting = self.resting, []
-        for patch in resting:
-            owner, name, wrapper, own, original, _ = patch
-            mine = vars(owner)
-            if chosen(owner) and (mine.get(name) is original if own else name not in mine):
-                setattr(owner, name, wrapper)
-                self.made.append(patch)
-            else:
-                self.resting.append(patch)
+        wanted = [patch for patch in self.resting if chosen(patch[0])]
+        others = [patch for patch in self.resting if not chosen(patch[0])]
+        self.resting = others + self.put_back(wanted)

@@ -111,11 +111,10 @@ class Windows:
         if capture is not None:
             self.probe.guard(capture.abort)()
 
-    def iterator(self, loader: Any, number: int) -> None:
-        """A loader began a new pass."""
+    def iterator(self, number: int, workers: int, each: int) -> None:
+        """A loader began a new pass; its queue holds up to ``each`` batches per worker."""
         self.epochs.setdefault(number, []).append(self.probe.step)
-        workers = loader.num_workers or 0
-        self.queue[number] = workers * (loader.prefetch_factor or 0)
+        self.queue[number] = workers * each
         self.round = max(self.round, workers)
         if workers and self.filling is None:
             self.filling = now_ns()

@@ -119,6 +119,7 @@ DIGEST = "digest.msgpack"  # of the ranks, from tdiag.evidence.from_run.digest
 ROOF = "roof.json"  # rates of the machine, from tdiag.launch.measured_roof
 CELLS = "cells"  # sources of notebook cells
 KERNEL = "kernel"  # in the configuration: watches a cell in a process that continues afterwards
+VISIT = "visit"  # the same: one more pass of windows in a process that `tdiag run` started
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` in the configuration
 
 
@@ -184,10 +185,13 @@ def syscalls_file(pid: int | str) -> str:
 # --- control/ -------------------------------------------------------------------------------------
 
 FINISH = "finish"  # the parent asks the probe to stop at the next step
-OVER = "over"  # a notebook's cell has ended: for workers that outlive it
+OVER = "over"  # a notebook's cell or a visit has ended: for workers that outlive it
 RANK = "rank-"  # plus its number: this rank sees the run directory
 STOP_AT = "stop-at"  # the step at which all ranks stop
 TRACE_AT = "trace-at"  # the steps that all ranks trace
+# `tdiag attach` asks the ranks of the run for one more pass of windows: the run directory to write.
+VISIT_ASKED = "visit"
+VISIT_ACCEPTED = "accepted"  # what `visit-<pid>` says, or `refused: ` and why
 TURNS_OWNER, TURNS_HOLD, TURNS_DONE = "turns.owner", "turns.hold", "turns.done"
 
 # A tool that the probe requests: `<window>-<pid>-<pass>` followed by one of these.
@@ -200,6 +204,10 @@ ANSWER_WITHIN_S = 8.0
 def turns_go(rank: int) -> str:
     """The pipe that lets this rank go."""
     return f"turns-{rank}.go" if rank else "turns.go"
+
+
+def visit_answer(pid: int) -> str:
+    return f"{VISIT_ASKED}-{pid}"
 
 
 def request(window: str, pid: int, number: int) -> str:
