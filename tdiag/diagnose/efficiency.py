@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tdiag.diagnose.costs import fixed_cost, undisturbed
+from tdiag.evidence.machine import System
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
@@ -58,7 +59,7 @@ def make_roofline(evidence: Evidence, budget: Budget | None) -> Roofline | None:
         calls=round(work.calls),
         threads=roof.threads,
         threads_used=roof.in_force.threads if roof.in_force else roof.threads,
-        idle_threads_frac=round(min(1.0, _idle_ns(work, roof) / alone), 4),
+        idle_threads_frac=round(min(1.0, _idle_ns(work, roof, evidence.get(System)) / alone), 4),
         certainty=round(roof.certainty, 2),
         source=roof.source,
         lines=_lines(work.ops, roof),
@@ -81,9 +82,13 @@ def _calling(evidence: Evidence, work: Work, roof: Roof) -> float:
     return max(counted, work.calls * price)
 
 
-def _idle_ns(work: Work, roof: Roof) -> float:
-    """How much of the best time more threads would save, ns."""
-    if roof.in_force is None:
+def _idle_ns(work: Work, roof: Roof, system: System | None) -> float:
+    """How much of the best time more threads would save, ns; nothing if no core is free for one
+    more."""
+    used = roof.in_force.threads if roof.in_force is not None else None
+    if roof.in_force is None or used is None:
+        return 0.0
+    if system is not None and system.fitting(used) <= used:
         return 0.0
     return sum(roof.in_force.best_ns(op) - roof.best_ns(op) for op in work.ops)
 

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
+
+BUSY_FRAC = Threshold(
+    0.25,
+    "of a core",
+    "By arithmetic: a parallel call ends with its last thread. On a core that others use for a"
+    " quarter of the time it takes at most a third longer, so a second thread still makes it"
+    " 2 ÷ 1.33 = 1.5 times as fast.",
+)
 
 
 class Busy(Kind, frozen=True, kw_only=True):
@@ -35,6 +44,15 @@ class System(Kind, frozen=True, kw_only=True):
     training_queued_frac: float | None = None  # share of time the training thread waited for a core
     cores_physical: int | None = None  # of the machine; ``cores_machine`` counts hardware threads
     others: tuple[Busy, ...] = ()  # those wanting half a core or more, most first
+
+    def fitting(self, threads: int) -> int:
+        """How many threads of one process have a core each, if it has ``threads`` now: the cores
+        that neither its workers nor other programs use. ``threads`` if that was not measured."""
+        if self.machine_busy_cores is None:
+            return threads
+        others = max(0.0, self.machine_busy_cores - threads)
+        free = min(self.cores_allowed, self.cores_machine - others)
+        return max(1, int(free + BUSY_FRAC))
 
 
 class Threads(Kind, frozen=True, kw_only=True):

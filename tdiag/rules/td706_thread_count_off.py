@@ -4,7 +4,8 @@
 Torch's intra-op threads, summed over all training processes of the run on this machine (and loader
 workers if known), compared with the cores available to them: affinity and cgroup quota, minus what
 other trainings on the machine need. Too many threads follow from the numbers alone. Too few are
-reported only if cores idled and calls were large enough to be split.
+reported only if cores idled that one more thread could have had, and calls were large enough to be
+split.
 
 ## Why it is slow
 Too many threads take turns on the cores inside every parallel call, and the call ends with the last
@@ -59,11 +60,6 @@ LARGE_CALL_NS = Threshold(
     "PyTorch splits element-wise work into grains of 32,768 (at::internal::GRAIN_SIZE), tens"
     " of µs on one core; only calls well above that can use a second thread.",
 )
-IDLE_CORES_FRAC = Threshold(
-    0.5,
-    "of the cores",
-    "By definition: with at most half of the cores in use, one more thread would have had a core.",
-)
 CROWDED_TIMES = Threshold(
     7.0,
     "times as long",
@@ -100,15 +96,17 @@ def check(
     if threads.intra_op > cores:
         surplus = (1 - cores / threads.intra_op) * _share_at_stake(ops)
         return _training(budget, threads, system, cores, surplus)
-    if threads.intra_op < cores and _cores_idle(system):
-        idle = min(1 - threads.intra_op / cores, _saved_by_more(threads, system, roof, work))
+    fit = min(cores, system.fitting(threads.intra_op))
+    if threads.intra_op < fit:
+        idle = min(1 - threads.intra_op / fit, _saved_by_more(threads, system, roof, work))
         idle *= _large_share(ops)
-        return _training(budget, threads, system, cores, idle) if idle else None
+        return _training(budget, threads, system, fit, idle) if idle else None
     return None
 
 
 def _training(budget: Budget, threads: Threads, system: System, cores: int, share: float) -> Found:
-    """Too many or too few intra-op threads: ``share`` of the computing time is affected."""
+    """Too many or too few intra-op threads for the ``cores`` that are free: ``share`` of the
+    computing time is affected."""
     available = plural(round(system.cores_allowed, 2), "available core")
     few = threads.intra_op < cores
     return Found(
@@ -252,14 +250,6 @@ def _measures(threads: Threads, system: System) -> tuple[Measure, ...]:
         *(() if used is None else (count("cores used", used, "system", "cores"),)),
         text("OMP_NUM_THREADS", threads.omp_num_threads or "unset", "probe"),
     )
-
-
-def _cores_idle(system: System) -> bool:
-    used, anybody = system.cores_used, system.machine_busy_cores
-    if used is None or anybody is None:
-        return False
-    mine_idle = used <= IDLE_CORES_FRAC * system.cores_allowed
-    return mine_idle and anybody <= IDLE_CORES_FRAC * system.cores_machine
 
 
 def _saved_by_more(threads: Threads, system: System, roof: Roof | None, work: Work | None) -> float:

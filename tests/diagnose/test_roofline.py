@@ -67,6 +67,14 @@ def test_threads_that_would_save_nothing_are_not_idle() -> None:
     assert made(roof=replace(ROOF, in_force=replace(ROOF, threads=1))).idle_threads_frac == 0
 
 
+@pytest.mark.parametrize(("busy", "idle"), [(1.02, 20 / 90), (1.25, 20 / 90), (1.4, 0), (2.0, 0)])
+def test_a_thread_more_needs_a_core_that_nobody_uses(busy: float, idle: float) -> None:
+    two = system(cores_allowed=2.0, cores_machine=2, cores_used=busy, machine_busy_cores=busy)
+    fewer = replace(ROOF, flops_per_s={"float32": 0.6e9}, threads=1)
+    found = made(two, roof=replace(ROOF, in_force=fewer))
+    assert found.idle_threads_frac == pytest.approx(idle, abs=1e-4)
+
+
 def test_an_op_is_never_better_than_it_was() -> None:
     cached = replace(ADDITION, host_ns=1 * MS)
     assert made(work=Work(ops=(PRODUCT, cached), calls=1000)).memory_ns == 1 * MS

@@ -101,3 +101,37 @@ def test_what_more_threads_save_at_best_is_what_they_did_when_tried() -> None:
     found = on_a_server(16, *rates(1e9, 1.25e9))
     assert found is not None
     assert found.at_best_ns == pytest.approx(0.2 * STEP.step_ns, rel=0.01)
+
+
+def one_thread(**machine: object) -> Evidence:
+    """A step of large calls, computed by one thread."""
+    step = budget(forward=20, loss=1, backward=40, optimizer=5)
+    large = ops(op_line(20, "forward", 10, elapsed_ns=20 * MS))
+    return Evidence().add(step, threads(1), system(**machine), large)
+
+
+@pytest.mark.parametrize(
+    ("cores", "busy", "advised"),
+    [
+        (2, 1.02, 2),  # its one thread, and next to nothing else
+        (2, 1.4, None),  # a second thread would share its core
+        (8, 1.2, 8),
+        (8, 3.0, 6),  # two workers or other programs
+        (8, 7.9, None),
+    ],
+)
+def test_too_few_threads_are_as_many_as_cores_are_free(
+    cores: int, busy: float, advised: int | None
+) -> None:
+    found = run_rule(
+        THREADS,
+        one_thread(
+            cores_allowed=float(cores), cores_machine=cores, cores_physical=cores,
+            cores_used=1.0, machine_busy_cores=busy,
+        ),
+    )  # fmt: skip
+    if advised is None:
+        assert found is None
+    else:
+        assert isinstance(found, Finding)
+        assert found.fix.intervention == f"torch.num_threads={advised}"
