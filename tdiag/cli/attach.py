@@ -25,7 +25,7 @@ def attach(
         float, typer.Option(min=8, metavar="SECONDS", help="How long to watch.")
     ] = 20.0,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="DIR", help="Run directory to write, instead of a new one in .tdiag/runs."
         ),
@@ -59,12 +59,17 @@ def attach(
     from tdiag.cli.conclude import conclude, documented, open_output, shown
     from tdiag.cli.html_page import write_page
     from tdiag.cli.streams import say, write
+    from tdiag.errors import UsageError
     from tdiag.evidence.from_run import load_run
     from tdiag.launch.attaching import attach as watch
+    from tdiag.launch.remote import is_url
 
+    if out and is_url(out):
+        raise UsageError("tdiag attach needs a folder on this machine", "specify --out DIR")
+    folder = Path(out) if out else None
     with open_output(output) as written:
         run_dir = watch(
-            pid, time_budget_s=time_budget, all_ranks=torchrun, out=out, quiet=quiet or json
+            pid, time_budget_s=time_budget, all_ranks=torchrun, out=folder, quiet=quiet or json
         )
         evidence = load_run(run_dir)
         diagnosis = conclude(run_dir, evidence)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from tdiag.model.place import Place
@@ -99,9 +100,11 @@ def compared(without: Sequence[Path], with_it: Sequence[Path]) -> Compared:
 
 
 def _difference(a: list[float], b: list[float]) -> float:
-    """The largest difference, as a share of the larger value."""
+    """The largest difference, as a share of the larger value or, if that is larger, of the median
+    loss: a loss that happens to be near zero says little."""
     pairs = [(x, y) for x, y in zip(a, b, strict=False) if math.isfinite(x) and math.isfinite(y)]
-    return max((abs(x - y) / max(abs(x), abs(y)) for x, y in pairs if x != y), default=0.0)
+    usual = median(abs(x) for x, _ in pairs) if pairs else 0.0
+    return max((abs(x - y) / max(abs(x), abs(y), usual) for x, y in pairs if x != y), default=0.0)
 
 
 def _losses(run_dir: Path) -> list[float]:

@@ -373,3 +373,8 @@ def test_what_to_allow_where_the_system_refuses(
     assert str(target.pid) in error.value.message and "SYS_PTRACE" in error.value.hint
     assert error.value.exit_code == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_a_url_is_no_folder_to_write_to(tmp_path: Path) -> None:
+    assert "needs a folder" in refused(str(os.getpid()), "--out", "s3://bucket/run", cwd=tmp_path)
+    assert not list(tmp_path.iterdir())

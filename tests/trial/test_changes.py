@@ -175,6 +175,14 @@ for batch in DataLoader(Data(), batch_size=8):
             "compiled Linear",
         ),
         (
+            [("torch.compile", "")],
+            "import torch\nm = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1))\n"
+            "m.compile = lambda: None\nm(torch.ones(1, 2))",
+            "m.training",
+            "True",
+            "compiled Sequential, whose dropout then draws other random numbers",
+        ),
+        (
             [("torch.compile", "script.py:loss_of")],
             "import functools, torch\n"  # what is called, without a C++ compiler's 12 s
             "torch.compile = functools.partial(torch.compile, backend='eager')\n"

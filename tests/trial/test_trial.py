@@ -178,6 +178,8 @@ def test_the_gain_is_of_the_mean_step_where_that_surely_differs(
         ([[1.0], [2.0]], [[4.0], [4.0]],
          "losses differ by 75.0% over 1 step, those of the untouched script from run to run by"
          " 50.0%"),
+        ([[2.0, 2.0, 1e-6]] * 2, [[2.0, 2.0, 2e-3]] * 2,
+         "losses equal within 1e-03 over 3 steps"),  # near zero by chance
         ([[]], [[]], ""),
     ],
 )  # fmt: skip

@@ -17,11 +17,19 @@ def install(trial: Trial, value: str) -> None:
     def compiled(module: Any, args: Any) -> None:
         if module._compiled_call_impl is None:
             module.compile()  # in place, from its next call on
-            trial.applied(NAME, f"compiled {type(module).__name__}", *called(module))
+            random = ", whose dropout then draws other random numbers" if _drops(module) else ""
+            trial.applied(NAME, f"compiled {type(module).__name__}{random}", *called(module))
         else:
             trial.refused(NAME, f"{type(module).__name__} is compiled already")
 
     each_model(trial, compiled)
+
+
+def _drops(module: Any) -> bool:
+    """Whether dropout is on in it. Compiled code draws its random numbers in another order."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    return any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules())
 
 
 def _function(trial: Trial, spec: str) -> None:
