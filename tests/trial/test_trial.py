@@ -369,5 +369,5 @@ def test_in_a_copy_what_the_script_writes_is_gone_with_it(tmp_path: Path) -> Non
         assert there.changes(candidate.parse("torch.num_threads=2"))[0][1] == "2"
         found = try_all([frozen], there)
     assert found.tried[0].answer == "faster"
-    assert found.notes[-1].endswith("meanwhile: last.txt")
+    assert found.notes[-1].endswith("during the trials: last.txt")
     assert not (tmp_path / "last.txt").exists()
