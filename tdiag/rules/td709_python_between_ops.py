@@ -156,12 +156,14 @@ def _with(line: StackLine, others: Sequence[StackLine]) -> bool:
 
 def _with_libraries(line: StackLine, ops: Ops) -> StackLine:
     """The line with its samples in libraries other than torch as its own, if they are most of its
-    samples and its function computes: what makes a batch is other rules' business."""
-    own = line.own_frac + line.elsewhere_frac
-    there = _phases(line, ops)
-    if line.elsewhere_frac <= MAJORITY_FRAC * line.self_frac or not there or "prepare" in there:
+    samples and its function mostly computes: what makes a batch is other rules' business."""
+    if line.elsewhere_frac <= MAJORITY_FRAC * line.self_frac:
         return line
-    return replace(line, own_frac=own, leaf=_itself(line))
+    mine = [x for x in ops.lines if same_function(x.at, line.at) and x.phase in PHASES]
+    making = sum(x.elapsed_ns for x in mine if x.phase == "prepare")
+    if not mine or making >= MAJORITY_FRAC * sum(x.elapsed_ns for x in mine):
+        return line
+    return replace(line, own_frac=line.own_frac + line.elsewhere_frac, leaf=_itself(line))
 
 
 def _own(line: StackLine) -> bool:

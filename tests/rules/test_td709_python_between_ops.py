@@ -61,6 +61,9 @@ def test_what_another_library_does_within_the_model_is_no_torch_call(
     line = replace(line, own_frac=0.0, elsewhere_frac=elsewhere)
     call = op_line(26, phase, 5, at=at(26, "sample"), elapsed_ns=MS / 10)
     assert isinstance(run_rule(RULE, training(line, call)), Finding) is fires
+    # In one step of ten the agent explores, and calls no model before the buffer.
+    explores = replace(call, phase="prepare", elapsed_ns=call.elapsed_ns / 10)
+    assert isinstance(run_rule(RULE, training(line, call, explores)), Finding) is fires
 
 
 @pytest.mark.parametrize("counted", [False, True])
