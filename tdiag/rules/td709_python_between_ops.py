@@ -85,7 +85,7 @@ def check(
     others = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # TD713 reports these
     if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
         others += beside_the_step(BEFORE, stacks, ops, trees)
-    candidates = (_with_libraries(x, ops) for x in stacks.training if x not in others)
+    candidates = (_with_libraries(x, budget, ops) for x in stacks.training if x not in others)
     mine = [x for x in candidates if _own(x) and not logs(x)]
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
     mine = [x for x in mine if x not in unseen]
@@ -154,14 +154,16 @@ def _with(line: StackLine, others: Sequence[StackLine]) -> bool:
     return any(same_function(line.at, other.at) for other in others)
 
 
-def _with_libraries(line: StackLine, ops: Ops) -> StackLine:
+def _with_libraries(line: StackLine, budget: Budget, ops: Ops) -> StackLine:
     """The line with its samples in libraries other than torch as its own, if they are most of its
     samples and its function mostly computes: what makes a batch is other rules' business."""
     if line.elsewhere_frac <= MAJORITY_FRAC * line.self_frac:
         return line
     mine = [x for x in ops.lines if same_function(x.at, line.at) and x.phase in PHASES]
     making = sum(x.elapsed_ns for x in mine if x.phase == "prepare")
-    if not mine or making >= MAJORITY_FRAC * sum(x.elapsed_ns for x in mine):
+    makes = making >= MAJORITY_FRAC * sum(x.elapsed_ns for x in mine)
+    # The few counted steps may be unusual; the clean steps show how long making batches takes.
+    if not mine or (makes and line.elsewhere_frac <= budget.share("prepare")):
         return line
     return replace(line, own_frac=line.own_frac + line.elsewhere_frac, leaf=_itself(line))
 
