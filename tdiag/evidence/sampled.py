@@ -31,6 +31,8 @@ class StackLine(Kind, frozen=True, kw_only=True):
     phase: str = ""  # key of Phases, "" if mixed or unknown
     library: str = ""  # installed package the line called in most samples, e.g. "pandas"
     own_frac: float = 0.0  # of self_frac: the line itself is the innermost frame
+    # Of self_frac: samples in which the line called a library's Python, and torch's nowhere.
+    elsewhere_frac: float = 0.0
     # Of self_frac: samples in which a library writes a log for the line, without loading and
     # saving. By the part of a framework that writes ("the progress bar"), "" for other libraries.
     logging: tuple[tuple[str, float], ...] = ()

@@ -39,6 +39,7 @@ from .wire import (
     LONG_STEP_NS,
     NEXT_BEGIN,
     OF_GRAD,
+    ON_CPU,
     OPTIMIZER_BEGIN,
     OPTIMIZER_END,
 )
@@ -95,6 +96,7 @@ class Boundary:
         self.known: dict[int, tuple[int, Any]] = {}  # id(optimizer) → (number, created_at)
         # Called when the kind of step changes, with the duration of the first one, ns.
         self.began_again: Callable[[int], Any] = lambda took: None
+        self.starts_again = probe.guard(self._begin_again)
         # Called with the number of an optimizer, and with the optimizer, when it has been made.
         self.made: Callable[[int, Any], None] = lambda number, optimizer: None
         # Called when a backward ends, with its begin, once a DistributedDataParallel has run.
@@ -122,16 +124,18 @@ class Boundary:
             self.captured = max(self.captured, rank)
         elif self.by_grad:
             self.by_grad, self.rank = False, rank
-            self._begin_again(SOURCES[rank], self._took())
+            self.starts_again(SOURCES[rank])
         elif rank == self.rank:
             self.unreplayed = None
             self.probe.end_step()
         elif rank > self.rank:
             self.rank = rank
-            self._begin_again(SOURCES[rank], self._took())
+            self.starts_again(SOURCES[rank])
 
-    def _begin_again(self, source: str, took: int) -> None:
-        """The kind of step changes; the first step of the new kind took ``took`` ns."""
+    def _begin_again(self, source: str, took: int | None = None) -> None:
+        """The kind of step changes; the first step of the new kind took ``took`` ns, None = until
+        now."""
+        took = self._took() if took is None else took
         self.probe.step = 0
         self.probe.recorder.write("boundary", t=now_ns(), source=source, took=took)
         self.began_again(took)
@@ -141,9 +145,11 @@ class Boundary:
         """How long the step took that ends now, the first of its kind: from its batch or, without a
         loader, from the first thing seen. Its backward pass may have been taken for its end."""
         log = self.probe.marks.log
-        if log and (self.probe.step or not self.began_ns):
-            batches = [i for i in range(0, len(log), 3) if log[i] == NEXT_BEGIN]
-            self.began_ns = log[batches[-1] + 1 if batches else 1]
+        # ON_CPU holds a duration, not a time.
+        marks = [(log[i], log[i + 1]) for i in range(0, len(log), 3) if log[i] != ON_CPU]
+        if marks and (self.probe.step or not self.began_ns):
+            batches = [began for code, began in marks if code == NEXT_BEGIN]
+            self.began_ns = batches[-1] if batches else marks[0][1]
         return now_ns() - self.began_ns if self.began_ns else 0
 
     def batch(self) -> None:
@@ -151,7 +157,7 @@ class Boundary:
         if self.unreplayed is not None:  # the step is in a graph, whose replays may not be seen
             if self.batches - self.unreplayed > BATCHES_BEFORE_THEY_COUNT:
                 self.unreplayed, self.rank = None, BATCH
-                self._begin_again(BY_BATCH, 0)
+                self.starts_again(BY_BATCH, 0)
         elif self.batches > BATCHES_BEFORE_THEY_COUNT:
             self.ended(BATCH)
 
@@ -326,7 +332,7 @@ class Boundary:
             self.probe.end_step()
         else:
             self.by_grad, self.rank = True, BATCH
-            self._begin_again(BY_BACKWARD, 0)
+            self.starts_again(BY_BACKWARD, 0)
 
     def _divide(self, took: int) -> None:
         """Divide the step if it is long enough. Ranks must count the same steps, and so must both
@@ -336,7 +342,7 @@ class Boundary:
             return
         self.divided = True
         self.rank = OPTIMIZER
-        self._begin_again(BY_CLOSURE if self.depth else BY_MICRO_BATCH, took // self.passes)
+        self.starts_again(BY_CLOSURE if self.depth else BY_MICRO_BATCH, took // self.passes)
 
     # --- CUDA graphs ------------------------------------------------------------------------
 

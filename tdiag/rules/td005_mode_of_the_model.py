@@ -17,7 +17,8 @@ No gain is predicted: the fix changes what is computed, not how long it takes.
 
 ## When this advice is wrong
 Monte Carlo dropout evaluates in training mode on purpose. Fine-tuning may keep a backbone in
-evaluation mode.
+evaluation mode. If no optimizer uses any gradient of a module (a teacher), the mode during training
+is not judged.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ def check(
     evaluating, training = evaluating or 0.0, training or 0.0
     if gathers(phases, calls, trees):
         evaluating = 0.0  # a rollout may run in training mode on purpose
+    if any(0 < m.parameters <= m.unused_gradients for m in modules.modules):
+        training = 0.0  # a teacher is in evaluation mode on purpose; TD717 reports its gradients
     if max(evaluating, training) < NOTICEABLE_FRAC:
         return None
     said, todo = [], []

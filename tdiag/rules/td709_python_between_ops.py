@@ -2,7 +2,8 @@
 
 ## What it measures
 Samples that end in a single user line in forward, loss, optimizer or before them, minus the time of
-that line's torch calls: the rest is Python, or what it calls outside torch. Samples, torch calls
+that line's torch calls: the rest is Python, or what it calls outside torch. In forward, loss and
+optimizer, samples that end in another library (`random`, NumPy) count as well. Samples, torch calls
 and clean steps come from different windows. So a line is reported only if its torch calls, scaled
 by how much longer calls took while sampling, take less than a quarter of its time, and if time is
 left even if everything the sampler added to a step fell into this line. If the line takes at least
@@ -34,12 +35,14 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from statistics import median
 
+from msgspec.structs import replace
+
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
@@ -82,7 +85,8 @@ def check(
     others = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # TD713 reports these
     if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
         others += beside_the_step(BEFORE, stacks, ops, trees)
-    mine = [x for x in stacks.training if _own(x) and not logs(x) and x not in others]
+    candidates = (_with_libraries(x, budget, ops) for x in stacks.training if x not in others)
+    mine = [x for x in candidates if _own(x) and not logs(x)]
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
     mine = [x for x in mine if x not in unseen]
     outside = {x: _outside(x, budget, stacks, ops) for x in mine}
@@ -150,10 +154,28 @@ def _with(line: StackLine, others: Sequence[StackLine]) -> bool:
     return any(same_function(line.at, other.at) for other in others)
 
 
+def _with_libraries(line: StackLine, budget: Budget, ops: Ops) -> StackLine:
+    """The line with its samples in libraries other than torch as its own, if they are most of its
+    samples and its function mostly computes: what makes a batch is other rules' business."""
+    if line.elsewhere_frac <= MAJORITY_FRAC * line.self_frac:
+        return line
+    mine = [x for x in ops.lines if same_function(x.at, line.at) and x.phase in PHASES]
+    making = sum(x.elapsed_ns for x in mine if x.phase == "prepare")
+    makes = making >= MAJORITY_FRAC * sum(x.elapsed_ns for x in mine)
+    # The few counted steps may be unusual; the clean steps show how long making batches takes.
+    if not mine or (makes and line.elsewhere_frac <= budget.share("prepare")):
+        return line
+    return replace(line, own_frac=line.own_frac + line.elsewhere_frac, leaf=_itself(line))
+
+
 def _own(line: StackLine) -> bool:
     """Whether samples end in this line itself: it calls nothing written in Python."""
+    return not line.phase and line.leaf == _itself(line)
+
+
+def _itself(line: StackLine) -> str:
     parts = [part for part in line.at.file.split("/") if part]
-    return not line.phase and line.leaf == f"{line.at.function} ({'/'.join(parts[-2:])})"
+    return f"{line.at.function} ({'/'.join(parts[-2:])})"
 
 
 def _missed_evaluation(budget: Budget, ops: Ops) -> bool:
@@ -182,7 +204,8 @@ def _outside(line: StackLine, budget: Budget, stacks: Stacks, ops: Ops) -> float
 def _longer(line: StackLine, budget: Budget, stacks: Stacks, ops: Ops) -> float:
     """Torch call time when sampled ÷ when counted (another program may have used the cores): the
     median of the other lines with torch calls, at least 1."""
-    others = [x for x in stacks.training if x is not line and x.self_frac >= SPEAKING_FRAC]
+    apart = [x for x in stacks.training if x.at.spot != line.at.spot]
+    others = [x for x in apart if x.self_frac >= SPEAKING_FRAC]
     counted = [(x.self_frac * budget.step_ns, ns) for x in others if (ns := _calling(x, ops))]
     return max(1.0, median(sampled / ns for sampled, ns in counted)) if counted else 1.0
 

@@ -48,7 +48,7 @@ def check(budget: Budget, modules: Modules) -> Found | None:
     all_of_them = sum(module.parameters for module in modules.modules)
     share = min(1.0, unused / max(all_of_them, 1))
     backward = 0.0 if budget.has_device else held(budget, "backward")
-    at = most.trained_at or most.at
+    at = most.trained_at or most.evaluated_at or most.at
     return Found(
         summary=(
             f"{unused:,} parameters get gradients in every step that no optimizer uses"

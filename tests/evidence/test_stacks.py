@@ -68,6 +68,15 @@ def test_other_threads_of_python_count_while_they_work(tmp_path: Path) -> None:
     assert [(x.at.line, x.self_frac) for x in found.beside] == [(8, 1.0)]
 
 
+def test_samples_in_other_libraries_are_told_from_those_in_torch(tmp_path: Path) -> None:
+    """Of ten samples of one line: three decode a picture, two are torch's, one is a hook's."""
+    each = [[MODULE, DECODE]] * 3 + [[MODULE, BACKWARD]] * 2 + [[MODULE, WRAPPER]] + [[MODULE]] * 4
+    found = stacks_of(tmp_path, thread(100, 100, *each))
+    assert found is not None
+    (line,) = found.training
+    assert (round(line.own_frac, 6), round(line.elsewhere_frac, 6)) == (0.4, 0.3)
+
+
 def test_shares_are_of_the_training_thread_by_innermost_user_line(tmp_path: Path) -> None:
     found = stacks_of(
         tmp_path,

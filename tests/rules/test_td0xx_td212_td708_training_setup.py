@@ -140,6 +140,14 @@ def test_modes_do_not_matter_to_layers_that_know_none() -> None:
     assert isinstance(found, Finding) and "results of Dropout are wrong" in found.summary
 
 
+@pytest.mark.parametrize(("unused", "expected"), [(1000, "clear"), (999, "fires"), (0, "fires")])
+def test_a_teacher_is_in_evaluation_mode_on_purpose(unused: int, expected: str) -> None:
+    """Distillation whose teacher records gradients: no optimizer uses any of them."""
+    seen = replace(phases(forward=10), eval_train_mode_frac=0.0, train_eval_mode_frac=0.8)
+    teacher = module("Teacher", unused_gradients=unused)
+    assert judge("TD005", seen, Modules(modules=(module("Net"), teacher))) == expected
+
+
 def test_both_wrong_modes_are_named_with_the_model() -> None:
     seen = replace(phases(forward=10), eval_train_mode_frac=1.0, train_eval_mode_frac=0.4)
     small, large = module("Head", 5, parameters=10), module("Net", 20, parameters=9999)

@@ -12,7 +12,14 @@ from tdiag.evidence.device import Transfers
 from tdiag.evidence.memory import GrowingGraph, Kept, MemoryGrowth
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import CallRow, Calls
-from tdiag.evidence.training import Activation, Clip, ClipCalls, Layers, Recomputations
+from tdiag.evidence.training import (
+    Activation,
+    Clip,
+    ClipCalls,
+    Layers,
+    Modules,
+    Recomputations,
+)
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find
@@ -27,6 +34,7 @@ from tdiag.rules.examples import (
     device_holds,
     device_time,
     environment,
+    module,
     op_line,
     ops,
     system,
@@ -60,6 +68,19 @@ def test_what_is_sent_again_costs_its_share_of_bytes_to_its_share_of_copies() ->
     assert saved_ms(found, 50) == (2.0, 8.0)
     untraced = finding("TD304", step, ops(line))
     assert untraced.advisory
+
+
+@pytest.mark.parametrize(("trained", "line"), [(None, 41), (52, 52)])
+def test_unused_gradients_are_where_the_module_is_called_in_either_mode(
+    trained: int | None, line: int
+) -> None:
+    """A teacher made of torch's own layers, in evaluation mode, has no other line of the user's."""
+    teacher = module(
+        "Sequential", parameters=50_000, unused_gradients=50_000, evaluated_at=at(41, "targets"),
+        trained_at=at(trained, "step") if trained else None,
+    )  # fmt: skip
+    found = finding("TD717", budget(forward=8, backward=20), Modules(modules=(teacher,)))
+    assert found.location is not None and found.location.line == line
 
 
 LAYERS = Layers(

@@ -48,6 +48,37 @@ def test_a_comprehension_belongs_to_the_function_around_it() -> None:
     assert isinstance(found, Finding) and found.components == ("forward",)
 
 
+@pytest.mark.parametrize(("phase", "elsewhere", "fires"), [
+    ("forward", 0.3, True),
+    ("prepare", 0.3, False),  # it makes the batch
+    ("forward", 0.14, False),  # most of its samples are torch's
+])  # fmt: skip
+def test_what_another_library_does_within_the_model_is_no_torch_call(
+    phase: str, elsewhere: float, fires: bool
+) -> None:
+    """A replay buffer between two calls of an agent's model: ``random.sample`` in line 25."""
+    line = stack(25, 0.3, "Random.sample (python3.11/random.py)", "", "sample")
+    line = replace(line, own_frac=0.0, elsewhere_frac=elsewhere)
+    call = op_line(26, phase, 5, at=at(26, "sample"), elapsed_ns=MS / 10)
+    made = budget(prepare=10, forward=10)
+    assert isinstance(run_rule(RULE, training(line, call).add(made)), Finding) is fires
+    # In one step of ten the agent explores, and calls no model before the buffer.
+    explores = replace(call, phase="prepare", elapsed_ns=call.elapsed_ns / 10)
+    assert isinstance(run_rule(RULE, training(line, call, explores).add(made)), Finding) is fires
+
+
+def test_the_clean_steps_show_that_a_line_makes_no_batch_where_the_counted_steps_do_not() -> None:
+    """All counted steps explored, but making batches takes a twentieth of the clean ones."""
+    line = stack(25, 0.3, "Random.sample (python3.11/random.py)", "", "sample")
+    line = replace(line, own_frac=0.0, elsewhere_frac=0.3)
+    calls = [
+        op_line(26, phase, 5, at=at(26, "sample"), elapsed_ns=ms * MS)
+        for phase, ms in (("prepare", 0.2), ("forward", 0.1))
+    ]
+    few = budget(prepare=1, forward=9, backward=8, optimizer=2)
+    assert isinstance(run_rule(RULE, training(line, *calls).add(few)), Finding)
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_line_of_a_rollout_that_no_counted_step_held_is_not_judged(counted: bool) -> None:
     """CleanRL's PPO: `rewards[step] = torch.tensor(reward)` runs in one step of 16."""

@@ -26,6 +26,7 @@ from tdiag.evidence.sampled import (
     StackLine,
     Stacks,
 )
+from tdiag.frameworks import is_framework
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, late_stacks_file, stacks_file
@@ -239,6 +240,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     total = sum(weight for _, weight in stacks)
     weight_of: dict[_Line, float] = defaultdict(float)
     own: dict[_Line, float] = defaultdict(float)
+    elsewhere: dict[_Line, float] = defaultdict(float)
     names: dict[_Line, Counter[str]] = defaultdict(Counter)
     leaves: dict[_Line, Counter[str]] = defaultdict(Counter)
     phases: dict[_Line, Counter[str]] = defaultdict(Counter)
@@ -254,6 +256,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
         weight_of[at] += weight
         names[at][inner.name] += 1
         own[at] += weight if not called else 0.0
+        elsewhere[at] += weight if called and not _in_torch(stack[mine[-1] + 1 :]) else 0.0
         leaf = _leaf(next(f for f in reversed(stack) if not f.tdiags()))
         phase = phase_shown(stack)
         leaves[at][leaf] += 1
@@ -269,6 +272,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
             at=Place(file=at[0], line=at[1], function=names[at].most_common(1)[0][0]),
             self_frac=weight / total if total else 0.0,
             own_frac=own[at] / total if total else 0.0,
+            elsewhere_frac=elsewhere[at] / total if total else 0.0,
             leaf=leaves[at].most_common(1)[0][0],
             phase=_one_phase(phases[at]),
             library=_most(libraries[at]),
@@ -288,6 +292,14 @@ def _leaf(frame: SampledFrame) -> str:
 
 def _library(called: Sequence[SampledFrame]) -> str:
     return package_of(called[0].file or "") if called else ""
+
+
+def _in_torch(called: Sequence[SampledFrame]) -> bool:
+    """Whether one of the frames that the user's line called is torch's, a framework's or a hook of
+    tdiag's, which calls torch."""
+    packages = [package_of(frame.file or "") for frame in called]
+    hooks = any(frame.tdiags() for frame in called)
+    return hooks or any(x == "torch" or is_framework(x) for x in packages)
 
 
 def _most(names: Counter[str]) -> str:
