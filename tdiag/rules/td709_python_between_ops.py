@@ -80,8 +80,9 @@ def check(
 ) -> Found | None:
     check_samples(stacks)
     others = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # TD713 reports these
+    before = beside_the_step(BEFORE, stacks, ops, trees)
     if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
-        others += beside_the_step(BEFORE, stacks, ops, trees)
+        others += before
     mine = [x for x in stacks.training if _own(x) and not logs(x) and x not in others]
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
     mine = [x for x in mine if x not in unseen]
@@ -97,7 +98,8 @@ def check(
         x for x in lines if _calling(x, ops) and _longer(x, budget, stacks, ops) > COMPARABLE_TIMES
     ]
     lines = [x for x in lines if x not in apart]
-    there = {phase for line in lines for phase in _phases(line, ops)}
+    # A line above the forward spends no time in the phases of the loop's other lines.
+    there = {p for x in lines for p in (("prepare",) if x in before else _phases(x, ops))}
     if apart and not lines:
         raise Abstain("torch calls took more than twice as long while sampled as while counted")
     if not lines and unseen:
