@@ -123,8 +123,9 @@ def saved_by_hand(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
     """Lines after the step that write the model's weights without ``torch.save``, most samples
-    first: they call what writes files of arrays or objects, and their function (of the loop's own:
-    the block around them) or a line that calls it names weights."""
+    first: they call what writes files of arrays or objects, and their function or a line that calls
+    it names weights. Where the function also trains or calls ``torch.save``, only the block around
+    the line tells."""
     frames = trees.training if trees else ()
     loops = _spans(ops, frames) if ops else {}
     return [
@@ -136,11 +137,12 @@ def saved_by_hand(
 
 
 def _of_weights(line: StackLine, frames: Sequence[CallFrame], loops: Collection[_Function]) -> bool:
-    in_loop = _function(line.at.file, line.at.function) in loops
-    texts = [
-        _block(*line.at.spot, ("if ", "for ", "while ", *_FUNCTIONS) if in_loop else _FUNCTIONS)
-    ]
-    texts += [linecache.getline(file, number) for (file, _), number in _chain(line, frames)]
+    text = _block(*line.at.spot, _FUNCTIONS)
+    if _function(line.at.file, line.at.function) in loops or "torch.save" in text:
+        text = _block(*line.at.spot, ("if ", "for ", "while ", *_FUNCTIONS))
+    texts = [text]
+    for (file, name), number in _chain(line, frames):
+        texts += [name, linecache.getline(file, number)]
     return any(map(_WEIGHTS.search, texts))
 
 

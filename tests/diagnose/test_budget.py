@@ -175,6 +175,8 @@ def test_few_samples_move_as_much_as_is_sure() -> None:
     parts = budget_of(*host(prepare=50, forward=50), after, calls)
     least, _ = known_to(1.0, 30)
     assert parts["other"] == pytest.approx(50 * least)
+    few = replace(after, training=(replace(after.training[0], self_frac=0.2),))
+    assert budget_of(*host(prepare=50, forward=50), few, calls)["prepare"] == pytest.approx(50)
 
 
 def test_a_device_cannot_be_busier_than_the_time_there_is() -> None:

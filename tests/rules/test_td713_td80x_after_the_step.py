@@ -119,3 +119,19 @@ def test_a_histogram_of_the_batch_is_not_logging(tmp_path: Path) -> None:
         )
     )
     assert result("TD804", evidence) is None
+
+
+def test_what_is_pickled_beside_a_save_of_torchs_is_no_weights(tmp_path: Path) -> None:
+    source = """\
+    loss = model(x)
+    optimizer.step()
+def report(step):
+    if step % 1000 == 0:
+        torch.save(model.state_dict(), path)
+    if step % 4 == 0:
+        pickle.dump(table, file)
+"""
+    evidence = around(tmp_path, source)
+    line = replace(stack(0, 0.2, "", "after_step"), at=at(7, "report", str(tmp_path / "train.py")))
+    linecache.checkcache()
+    assert not isinstance(result("TD803", evidence.add(stacks((line,)))), Finding)
