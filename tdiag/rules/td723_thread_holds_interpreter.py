@@ -3,8 +3,9 @@
 ## What it measures
 Without a device: time per clean step in which the training thread is neither on a core nor ready
 for one, and the CPU time of the program's other Python threads. Forward, loss, backward and
-optimizer compute and wait for nobody. So what is blocked beyond the length of all other phases is
-waiting for the interpreter's lock. The line is the one of these threads with most samples.
+optimizer compute and wait for nobody. So what is blocked beyond the length of all other phases
+(without their measured time on a core) is waiting for the interpreter's lock. The line is the one
+of these threads with most samples.
 
 ## Why it is slow
 Python runs one thread at a time. Torch gives the lock back at each call. A thread that loops in
@@ -60,15 +61,17 @@ def check(
         return None  # there the thread also waits for the device
     if phases.blocked_ns is None or phases.beside_ns is None:
         raise Abstain("the training thread's time on a core was not measured")
-    wall = phases.wall_ns
-    surely = phases.blocked_ns - sum(ns for x, ns in wall.items() if x not in MODEL_PHASES)
+    wall, train = phases.wall_ns, loaders.train() if loaders else None
+    fetches = train if train and not train.num_workers else None  # in the training process
+    idle = {x: ns - phases.cpu_ns.get(x, 0.0) for x, ns in wall.items() if x not in MODEL_PHASES}
+    if fetches and "data_wait" in idle and (blocked := fetches.blocked_frac()) is not None:
+        idle["data_wait"] *= blocked
+    surely = phases.blocked_ns - sum(idle.values())
     computing = sum(wall.get(x, 0.0) for x in MODEL_PHASES)
-    blocked_frac = min(1.0, surely / computing) if computing else 0.0
     waiting = sum(wall.get(x, 0.0) for x in WAITING)
-    train = loaders.train() if loaders else None
-    if train is None or train.num_workers:
+    if fetches is None and computing:
         # While it waits for workers, it waits for the interpreter as often as while it computes.
-        waiting += wall.get("data_wait", 0.0) * (1 - blocked_frac)
+        waiting += wall.get("data_wait", 0.0) * (1 - min(1.0, max(0.0, surely) / computing))
     most = min(phases.blocked_ns - waiting, phases.beside_ns)
     surely = min(surely, most)
     if surely < NOTICEABLE_FRAC * budget.step_ns:
@@ -123,7 +126,7 @@ def clear() -> Evidence:
 
 def _beside(blocked: float, threads: float) -> Evidence:
     parts = {"data_wait": 5.0, "forward": 30.0, "backward": 45.0, "optimizer": 20.0}
-    clean = replace(phases(**parts), blocked_ns=blocked * MS, beside_ns=threads * MS)
+    clean = replace(phases(**parts), cpu_ns={}, blocked_ns=blocked * MS, beside_ns=threads * MS)
     sampled = replace(stacks(), beside=(stack(12, 0.9, function="summarise"),))
     step = budget(data_wait_cpu=5, forward=30, backward=45, optimizer=20)
     return Evidence().add(step, clean, sampled)

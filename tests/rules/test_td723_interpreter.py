@@ -45,6 +45,7 @@ def run(
     parts = step or STEP
     clean = replace(
         phases(**parts),
+        cpu_ns={},
         blocked_ns=None if blocked_ms is None else blocked_ms * MS,
         beside_ns=beside_ms * MS,
     )
@@ -69,8 +70,20 @@ def test_the_line_of_the_thread_is_named_and_all_that_is_blocked_is_at_stake() -
     assert finding.at_best_ns == pytest.approx((90 - 20 * (1 - 70 / 80)) * MS)
     assert finding.speedup is not None
     assert finding.speedup.low == pytest.approx(1 / (1 - 0.35), 0.01)
-    in_process = found(run(90).add(loaders(num_workers=0)))  # which waits for nobody else
-    assert in_process.at_best_ns == 90 * MS
+
+
+def test_a_fetch_in_the_training_process_waits_no_longer_than_it_is_blocked() -> None:
+    """25 ms blocked, of the fetch 10 % of 20 ms."""
+    fetched = loaders(num_workers=0, load_ns=18.0 * MS, load_cpu_ns=18.0 * MS, collate_ns=2.0 * MS,
+                      collate_cpu_ns=0.0, runqueue_ns=0.0)  # fmt: skip
+    evidence = run(25)
+    assert isinstance(run_rule(RULE, evidence), Finding)
+    little = run(24)
+    assert run_rule(RULE, little) is None
+    finding = found(little.add(fetched))
+    assert finding.at_best_ns == 24 * MS
+    assert finding.speedup is not None
+    assert finding.speedup.low == pytest.approx(1 / (1 - 0.11), 0.01)
 
 
 def test_no_more_than_the_threads_work_is_at_stake() -> None:
