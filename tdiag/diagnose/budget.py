@@ -11,6 +11,8 @@ from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.base import known_to
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, reads_value
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MIN_SAMPLES
 
@@ -112,9 +114,14 @@ def _after_the_step(
         for side in (AFTER, BEFORE)
     )
     stacks = seen[0]
-    if stacks is None or (after + before) * stacks.samples < MIN_SAMPLES:
+    if stacks is None or not after:
         return host
-    moved = host["prepare"] * after / (after + before)
+    share, seen_beside = after / (after + before), round((after + before) * stacks.samples)
+    if seen_beside < MIN_SAMPLES:
+        if after + before < MAJORITY_FRAC * host["prepare"] / sum(host.values()):
+            return host  # most of the time is in lines whose side is unknown
+        share, _ = known_to(share, seen_beside)  # the part that is sure
+    moved = host["prepare"] * share
     return {
         **host, "prepare": host["prepare"] - moved, "other": host.get("other", 0.0) + moved
     }  # fmt: skip

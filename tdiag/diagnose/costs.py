@@ -15,7 +15,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import MODEL_PHASES, held, known_to, same_function
+from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to, same_function
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
@@ -59,6 +59,7 @@ NO_OVERHEAD_NS = Threshold(
     "A one-element layer with its backward takes up to 42 µs (FIXED_COST_FACTOR × 7 µs); doubled"
     " and rounded up for slower cores. Longer calls do work on any machine.",
 )
+CROWDED = "other programs kept the cores busy"  # a doubt about the time that calls take
 
 
 @dataclass
@@ -113,12 +114,19 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     costs = Costs(budget.step_ns)
     _from_budget(costs, evidence, budget)
     for finding in findings:
+        # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
+        before = {x.at.spot for x in _above(evidence)} if held(budget, *DATA_WAIT) else set()
+        at = finding.location
+        on_batch = finding.cls == "overhead" and at is not None and at.spot in before
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
-            high -= high * _in_preparing(finding, evidence, budget)
+            high -= high * _in_preparing(finding, evidence, budget, on_batch)
             costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
         if finding.speedup and not finding.advisory:
+            unprepared = costs.unknown.get("prepare", 0.0)
             claimed = _explain(costs, finding, evidence, budget)
+            if on_batch:
+                costs.add("cpu", unprepared - costs.unknown.get("prepare", 0.0))
             if finding.cls in _MEASURED:  # the finding explains more of it in unexplained time
                 costs.add(finding.cls, claimed)
     _from_framework(costs, evidence, budget)
@@ -134,13 +142,14 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
 
 
 def preparing_line(evidence: Evidence, budget: Budget) -> StackLine | None:
-    """The line above the forward to which samples put most of the time before the forward, if
-    any."""
-    lines = beside_the_step(
-        BEFORE, evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees)
-    )
+    """The line above the forward to which samples put most of the time before it, if any."""
+    lines = _above(evidence)
     most = MAJORITY_FRAC * budget.share("prepare")
     return lines[0] if lines and most and lines[0].self_frac >= most else None
+
+
+def _above(evidence: Evidence) -> list[StackLine]:
+    return beside_the_step(BEFORE, evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees))
 
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
@@ -234,12 +243,12 @@ def _unattributed_lines(evidence: Evidence, budget: Budget) -> list[StackLine]:
     return found
 
 
-def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget) -> float:
-    """The share of the finding's time that makes batches by hand and so already has a class."""
+def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget, on_batch: bool) -> float:
+    """The share of the finding's time that makes batches by hand, or works ``on_batch`` before the
+    forward, and so has a class."""
     spent = held(budget, *finding.components)
-    if not spent or "prepare" not in finding.components or not _prepared_by(evidence):
-        return 0.0
-    return held(budget, "prepare") / spent
+    prepares = "prepare" in finding.components and (on_batch or _prepared_by(evidence))
+    return held(budget, "prepare") / spent if spent and prepares else 0.0
 
 
 def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget) -> float:
@@ -382,7 +391,7 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
     step_alone = costs.step_ns - costs.compute + alone
     overtakes = HIGH_FRAC * step_alone <= largest < HIGH_FRAC * costs.step_ns
     if alone < costs.compute and (alone < fixed or overtakes):
-        costs.doubts.append("other programs kept the cores busy")
+        costs.doubts.append(CROWDED)
 
 
 def undisturbed(evidence: Evidence) -> float:

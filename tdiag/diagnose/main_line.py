@@ -93,7 +93,8 @@ def with_fetch_lines(evidence: Evidence, findings: Sequence[Finding]) -> list[Fi
 
 
 def _about_input(finding: Finding) -> bool:
-    return not finding.advisory and bool(set(finding.components) & set(DATA_WAIT))
+    about = bool(finding.components) and set(finding.components) <= set(DATA_WAIT)
+    return not finding.advisory and about
 
 
 def _top(lines: Sequence[StackLine]) -> StackLine | None:

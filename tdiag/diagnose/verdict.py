@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdiag.diagnose.blind import blind
-from tdiag.diagnose.costs import HIGH_FRAC, Costs, family_of, undisturbed, weigh
+from tdiag.diagnose.costs import CROWDED, HIGH_FRAC, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, why_unknown
 from tdiag.diagnose.main_line import (
     fetched_by,
@@ -292,6 +292,8 @@ def _doubtful(costs: Costs) -> Verdict:
         f"{share:.0%} of the step is forward, loss, backward and optimizer, but"
         f" {' and '.join(costs.doubts)}: how much of that is work is unknown"
     )
+    if CROWDED in costs.doubts:
+        summary += "; run it again when they have ended, or on cores that they do not use"
     return _unknown(share, "compute", summary)
 
 

@@ -51,7 +51,8 @@ class Stacks(Kind, frozen=True, kw_only=True):
     training: tuple[StackLine, ...]
     workers: tuple[StackLine, ...]  # share of all *fetching* samples of all workers
     worker_samples: int
-    # Other Python threads in the training process: shares of the samples in which they work.
+    # Other Python threads in the training process: shares of the samples in which they work,
+    # weighted by the threads' CPU time.
     beside: tuple[StackLine, ...] = ()
     # By how much the sampler slowed the steps: shares refer to these longer steps.
     slowed_frac: float = 0.0

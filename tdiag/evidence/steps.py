@@ -68,6 +68,9 @@ class Phases(Kind, frozen=True, kw_only=True):
     update_ns: float | None = None
     # CPU time of this process's other Python threads, per step. None: unknown.
     beside_ns: float | None = None
+    # Time per step in which the training thread is neither on a core nor waits for one. None:
+    # unknown.
+    blocked_ns: float | None = None
 
     @property
     def prepare_waits(self) -> bool:
@@ -77,9 +80,11 @@ class Phases(Kind, frozen=True, kw_only=True):
 
     @property
     def made_beside(self) -> bool:
-        """While it waits there, other Python threads of its process mostly work: they make the
-        batches, or hold the interpreter's lock."""
+        """While it waits there, more than anywhere else, other Python threads of its process mostly
+        work: they make the batches."""
         waited = self.wall_ns.get("prepare", 0.0) - self.cpu_ns.get("prepare", 0.0)
+        if self.blocked_ns is not None and waited < MAJORITY_FRAC * self.blocked_ns:
+            return False  # it waits as much where it needs no batch: for the interpreter (TD723)
         return self.prepare_waits and (self.beside_ns or 0.0) > MAJORITY_FRAC * waited
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+import time
 from typing import Any
 
 # Positions in /proc/…/io, whose lines have had this order since Linux 2.6.20.
@@ -72,6 +73,10 @@ class ThreadCounters:
             pass  # at exit the training thread may have ended: its counters went with it
         usage = resource.getrusage(_RUSAGE_THREAD)
         return read, rchar, waited, usage.ru_majflt, int(usage.ru_stime * 1e9)
+
+    def core_ns(self) -> dict[str, int | None]:
+        """Time on a core and time waiting for one, under the names of the `window` record."""
+        return {"cpu": time.thread_time_ns(), "runq": self.read()[2]}
 
     def since(self, before: tuple[int | None, ...]) -> dict[str, Any]:
         """The growth since ``before``, under the names of the `fetch` record."""

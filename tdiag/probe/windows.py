@@ -385,7 +385,7 @@ class Windows:
             self.counters = ThreadCounters()
         self.probe.recorder.write(
             "window",
-            runq=self.counters.read()[2],
+            **self.counters.core_ns(),
             t=now_ns(),
             name=self.window.name,
             state=state,

@@ -9,8 +9,9 @@ show which function calls which.
 from __future__ import annotations
 
 import linecache
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from tdiag.evidence.sampled import NOT_LOGGING, WRITES, CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
@@ -25,6 +26,27 @@ _FORWARD, _UPDATE = ("forward", "loss"), ("optimizer",)
 _IN_STEP = ("data_wait", *_FORWARD, "backward", *_UPDATE, "evaluation", "checkpoint")
 # Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
 TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
+# Calls that write a file of arrays or objects, in a line's text; they may have no frame.
+_SAVES = re.compile(
+    r"\b(pickle|dill|cloudpickle|joblib|msgpack)\.(dumps?|packb?)\(|\b(np|numpy)\.save\w*\("
+    r"|\bshutil\.(copy|move)|\b(gzip|bz2|lzma|zlib)\.(open|compress)\("
+)
+# The innermost frames of such calls. Functions of the same files that read are left out.
+_SAVING = re.compile(
+    r"^(\w+\.)?(write\w*|compress|flush|close|dumps?|save|_?savez\w*|copy\w*|_fastcopy\w*) "
+    r"\((\S*/)?(gzip|bz2|lzma|zipfile|shutil|format|npyio|_npyio_impl|numpy_pickle\w*)\.py\)$"
+)
+# Words that name the weights of a model in the code around.
+_WEIGHTS = re.compile(
+    r"state_dict\(|named_parameters\(|save_model|checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.I
+)
+# Calls that make histograms, plots and tables, and packages whose calls do nothing else.
+_DESCRIBES = re.compile(
+    r"\bhist(c|ogram\w*)?\(|\btabulate\(|\bplt\.\w+\(|\.savefig\(|\.to_string\("
+)
+_DESCRIBING = ("(lib/histograms.py)", "(lib/_histograms_impl.py)")
+_DRAWS = ("matplotlib", "seaborn", "plotly", "tabulate", "prettytable")
+_FUNCTIONS = ("def ", "async def ")
 _Function = tuple[str, str]  # file and last part of the name, because samplers add the class
 
 
@@ -97,6 +119,66 @@ def writes(line: StackLine) -> bool:
     return bool(WRITES.search(linecache.getline(*line.at.spot)))
 
 
+def saved_by_hand(
+    stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
+) -> list[StackLine]:
+    """Lines after the step that write the model's weights without ``torch.save``, most samples
+    first: they call what writes files of arrays or objects, and their function or a line that calls
+    it names weights. Where the function also trains or calls ``torch.save``, only the block around
+    the line tells."""
+    frames = trees.training if trees else ()
+    loops = _spans(ops, frames) if ops else {}
+    return [
+        line
+        for line in beside_the_step(AFTER, stacks, ops, trees)
+        if (_SAVES.search(linecache.getline(*line.at.spot)) or _SAVING.search(line.leaf))
+        and _of_weights(line, frames, loops)
+    ]
+
+
+def _of_weights(line: StackLine, frames: Sequence[CallFrame], loops: Collection[_Function]) -> bool:
+    text = _block(*line.at.spot, _FUNCTIONS)
+    if _function(line.at.file, line.at.function) in loops or "torch.save" in text:
+        text = _block(*line.at.spot, ("if ", "for ", "while ", *_FUNCTIONS))
+    texts = [text]
+    for (file, name), number in _chain(line, frames):
+        texts += [name, linecache.getline(file, number)]
+    return any(map(_WEIGHTS.search, texts))
+
+
+def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
+    """Lines after the step that make histograms, plots or tables, most samples first: what is
+    logged, whether it is written or kept."""
+    return [
+        line
+        for line in beside_the_step(AFTER, stacks, ops, trees)
+        if _DESCRIBES.search(linecache.getline(*line.at.spot))
+        or line.leaf.endswith(_DESCRIBING)
+        or line.library in _DRAWS
+    ]
+
+
+def _block(file: str, number: int, headers: tuple[str, ...]) -> str:
+    """The source from the innermost of these headers around this line to the end of the line's own
+    body."""
+    lines = linecache.getlines(file)
+    if not 0 < number <= len(lines):
+        return ""
+    indent, end = _indent(lines[number - 1]), number
+    while end < len(lines) and lines[end].strip() and _indent(lines[end]) > indent:
+        end += 1
+    for begin in range(number - 1, -1, -1):
+        if lines[begin].strip() and _indent(lines[begin]) < indent:
+            indent = _indent(lines[begin])
+            if lines[begin].lstrip().startswith(headers):
+                return "".join(lines[begin:end])
+    return "".join(lines[number - 1 : end])
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
+
+
 def beside_the_step(
     side: str, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
@@ -129,11 +211,12 @@ def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> l
     """Lines after the step that write nothing themselves, in functions that spend most of their
     time there on writing: logging less often also runs them less often."""
     functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
+    described_too = described(stacks, ops, trees)
     for line in beside_the_step(AFTER, stacks, ops, trees):
         functions[line.at.file, line.at.function].append(line)
     found = []
     for lines in functions.values():
-        others = [line for line in lines if not logs(line)]
+        others = [line for line in lines if not logs(line) and line not in described_too]
         rest = sum(line.self_frac for line in others)
         if rest < (1 - MAJORITY_FRAC) * sum(line.self_frac for line in lines):
             found += others

@@ -51,6 +51,7 @@ AFTER = {
     "TD103": "workers that wait for small files hide them and do not remove them",
     "TD102": "workers that wait for unused bytes hide them and do not remove them",
     "TD202": "on full cores further workers only queue",
+    "TD723": "fetches that wait for the interpreter look blocked",
 }
 
 MIN_READ_BYTES = Threshold(

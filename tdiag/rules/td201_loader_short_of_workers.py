@@ -52,6 +52,7 @@ AFTER = {
     "TD220": "workers only hide the work of decoding unneeded pixels",
     "TD218": "workers spread the work of one line and still do it",
     "TD706": "the cores are already oversubscribed, and each worker adds a process",
+    "TD723": "fetches wait for the interpreter that another thread holds",
 }
 
 

@@ -43,7 +43,10 @@ from tdiag.units import duration, percent, size
 CODE = "TD213"
 NAME = "samples-indexed-singly"
 CLASS = "cpu"
-AFTER = {"TD306": "the device indexes whole batches by itself"}
+AFTER = {
+    "TD306": "the device indexes whole batches by itself",
+    "TD723": "indexing waits for the interpreter that another thread holds",
+}
 
 SAVING_LOW_FRAC = Threshold(
     0.42,

@@ -83,8 +83,9 @@ def check(
 ) -> Found | None:
     check_samples(stacks)
     others = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)  # TD713 reports these
+    before = beside_the_step(BEFORE, stacks, ops, trees)
     if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
-        others += beside_the_step(BEFORE, stacks, ops, trees)
+        others += before
     candidates = (_with_libraries(x, budget, ops) for x in stacks.training if x not in others)
     mine = [x for x in candidates if _own(x) and not logs(x)]
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
@@ -101,7 +102,9 @@ def check(
         x for x in lines if _calling(x, ops) and _longer(x, budget, stacks, ops) > COMPARABLE_TIMES
     ]
     lines = [x for x in lines if x not in apart]
-    there = {phase for line in lines for phase in _phases(line, ops)}
+    # A line above the forward spends no time in the phases of the loop's other lines.
+    above = {x.at.spot for x in before}
+    there = {p for x in lines for p in (("prepare",) if x.at.spot in above else _phases(x, ops))}
     if apart and not lines:
         raise Abstain("torch calls took more than twice as long while sampled as while counted")
     if not lines and unseen:

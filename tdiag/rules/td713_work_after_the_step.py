@@ -4,11 +4,11 @@
 Samples of the training thread in the user's lines that run between the optimizer's step and the
 next batch: lines below `optimizer.step()` in the loop, lines above it that run when an epoch begins
 (if the budget puts most of their time after the step), and what they call. TD804 covers lines that
-write logs and lines that make what is written. On a device, lines that read a value wait for
-earlier work and do not count.
+write logs and lines that make what is written, TD803 lines that save the weights. On a device,
+lines that read a value wait for earlier work and do not count.
 
 ## Why it is slow
-Histograms, metrics and callbacks run on the training thread, one after the other, while nothing
+Metrics and callbacks run on the training thread, one after the other, while nothing
 trains.
 
 ## What to do
@@ -39,8 +39,10 @@ from tdiag.rules.loop_lines import (
     beside_the_step,
     between_epochs,
     check_samples,
+    described,
     logs,
     made_for_logs,
+    saved_by_hand,
     waits_for_device,
 )
 from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
@@ -55,7 +57,8 @@ AFTER = {"TD714": "work that grows with the run grows as well if it is done less
 
 def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
     check_samples(stacks)
-    others = made_for_logs(stacks, ops, trees)
+    seen = (stacks, ops, trees)
+    others = [*made_for_logs(*seen), *described(*seen), *saved_by_hand(*seen)]
     between = between_epochs(budget, stacks, ops, trees)
     lines = [
         x

@@ -2,7 +2,8 @@
 
 ## What it measures
 Time on the training thread inside `torch.save`, safetensors' `save_file`, and `save` of
-`torch.distributed.checkpoint`; its share of the mean step, and how often they run.
+`torch.distributed.checkpoint`; its share of the mean step, and how often they run. Weights written
+without these (pickle, gzip, NumPy and similar, in code that names weights) are measured by samples.
 
 ## Why it is slow
 The training thread serialises and writes the weights. With a device, the weights are first copied
@@ -15,7 +16,8 @@ does that.
 
 ## How the gain is computed
 High end: saving runs in the background. Low end: a quarter as many checkpoints; nothing, if only
-one checkpoint and no end of an epoch was seen: it may be rare.
+one checkpoint and no end of an epoch was seen: it may be rare. For weights written by hand: within
+the sampling error; with a device nothing, because it may work at the same time.
 
 ## When this advice is wrong
 In a short run one checkpoint costs a larger share than in a full run: compare the time of one
@@ -26,21 +28,34 @@ from __future__ import annotations
 
 import linecache
 import re
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.evidence.training import Saver, Savers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.base import (
+    Found,
+    Gain,
+    count,
+    frac,
+    held,
+    known_to,
+    ns,
+    sampling_range,
+    where,
+)
 from tdiag.rules.evaluation import SEEN_ONCE, abstain_unless_epoch_ended, seen_once
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
-from tdiag.rules.thresholds import RARER_LOW_FRAC
-from tdiag.units import duration, percent
+from tdiag.rules.loop_lines import saved_by_hand
+from tdiag.rules.thresholds import MIN_SAMPLES, RARER_LOW_FRAC
+from tdiag.units import duration, per_step, percent
 
 CODE = "TD803"
 NAME = "checkpoint-blocks-training"
@@ -65,8 +80,14 @@ def check(
     history: StepHistory | None,
     savers: Savers | None,
     steps: Steps | None,
+    ops: Ops | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     saving = held(budget, "checkpoint")
+    lines = saved_by_hand(stacks, ops, trees)
+    by_hand = sum(line.self_frac for line in lines)
+    if stacks is not None and stacks.samples >= MIN_SAMPLES and by_hand * budget.step_ns > saving:
+        return _by_hand(lines, by_hand, stacks.samples, budget)
     if not saving:
         abstain_unless_epoch_ended(history, "checkpoint")
         return None
@@ -97,6 +118,32 @@ def check(
         ),
         at=at,
         own=at is not None and _SAVES.search(linecache.getline(at.file, at.line)) is not None,
+    )
+
+
+def _by_hand(lines: Sequence[StackLine], share: float, samples: int, budget: Budget) -> Found:
+    """Weights written without ``torch.save``, so no mark times it: samples do."""
+    at, least, most = lines[0].at, *known_to(share, samples)
+    return Found(
+        summary=(
+            f"Saving weights by hand takes {per_step(share * budget.step_ns, budget.step_ns)}, most"
+            f" of it{where(at)} in {lines[0].leaf or at.function}."
+        ),
+        evidence=(
+            *(frac(f"samples{where(x.at)}", x.self_frac, "sample") for x in lines[:3]),
+            count("samples of the training thread", samples, "sample"),
+        ),
+        fix=_fix(budget.step_ns * (1 - share), None, at, ()),
+        gain=Gain(
+            0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
+            most * budget.step_ns,
+            f"low end: {'nothing' if budget.has_device else 'a quarter as many checkpoints'}; high"
+            " end: they are written in the background."
+            f" {sampling_range(samples, least, most)}.",
+            ("other", "unattributed", "prepare"),
+        ),
+        at=at,
+        own=True,
     )
 
 

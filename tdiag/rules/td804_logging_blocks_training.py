@@ -2,9 +2,10 @@
 
 ## What it measures
 Samples of the training thread whose innermost user line prints, draws a progress bar, or writes a
-log: by the library called there, and for `print` and file writes by the text of the line. Logging
-by Lightning, the Hugging Face Trainer or Accelerate counts at the user's line that called them. On
-a device, `print(loss.item())` waits for the work before it and does not count.
+log: by the library called there, and for `print` and file writes by the text of the line. After the
+step also lines that make histograms, plots and tables, written or not. Logging by Lightning, the
+Hugging Face Trainer or Accelerate counts at the user's line that called them. On a device,
+`print(loss.item())` waits for the work before it and does not count.
 
 ## Why it is slow
 Terminals, files and network writers are slow and synchronous. A line logged every step costs its
@@ -37,8 +38,10 @@ from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range,
 from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.loop_lines import (
     check_samples,
+    described,
     logged_frac,
     made_for_logs,
+    saved_by_hand,
     waits_for_device,
     writes,
 )
@@ -58,6 +61,11 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
         for line in stacks.training
         if (logged := logged_frac(line)) and not waits_for_device(line, budget, ops)
     }
+    for line in described(stacks, ops, trees):
+        if not waits_for_device(line, budget, ops):
+            writing[line] = line.self_frac
+    for line in saved_by_hand(stacks, ops, trees):
+        writing.pop(line, None)
     lines = sorted(writing, key=lambda line: -writing[line])
     if not lines:
         return None
@@ -70,7 +78,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
     _, most = known_to(min(1.0, share + made), stacks.samples)
     return Found(
         summary=(
-            f"Writing logs takes {percent(share)} of the training thread's time ({duration(cost)}"
+            f"Logging takes {percent(share)} of the training thread's time ({duration(cost)}"
             f" per step), most of it{where(top.at)}{f' in {inside}' if inside else ''}."
         ),
         evidence=(

@@ -14,6 +14,7 @@ from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.kind import Kind
+from tdiag.rules.base import known_to
 from tdiag.rules.examples import MS, at, loaders, op_line, ops, phases, stack, stacks
 
 
@@ -165,6 +166,17 @@ def test_work_after_the_step_makes_no_batch_on_a_device_either() -> None:
     # A line that reads a value waits for the step's own work, which is no work after it.
     reading = budget_of(*clean, traced, device, *after_and_before("item"))
     assert reading["prepare"] == pytest.approx(40)
+
+
+def test_few_samples_move_as_much_as_is_sure() -> None:
+    """Of 30 samples beside the step, all lie after it: at least 88 % of its time, not all."""
+    sampled, calls = after_and_before()
+    after = replace(sampled, samples=100, training=sampled.training[1:])
+    parts = budget_of(*host(prepare=50, forward=50), after, calls)
+    least, _ = known_to(1.0, 30)
+    assert parts["other"] == pytest.approx(50 * least)
+    few = replace(after, training=(replace(after.training[0], self_frac=0.2),))
+    assert budget_of(*host(prepare=50, forward=50), few, calls)["prepare"] == pytest.approx(50)
 
 
 def test_a_device_cannot_be_busier_than_the_time_there_is() -> None:

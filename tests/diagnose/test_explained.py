@@ -240,6 +240,20 @@ def test_a_loop_over_tensors_after_the_step_is_overhead() -> None:
     assert found.verdict.cls == "overhead"
 
 
+def test_work_on_the_batch_before_the_forward_is_preprocessing_whichever_finding_names_it() -> None:
+    """Mixup in a Python loop, on the batch that a loader handed out: TD711 names the loop."""
+    rows = op_line(
+        48, "prepare", 1932, at=at(48, "train"), conversions={"item": 322.0}, in_loop=True
+    )  # fmt: skip
+    loop = (op_line(50, "forward", 20), op_line(53, "optimizer", 3))
+    placed = (replace(x, at=at(x.at.line, "train")) for x in loop)
+    sampled = stacks((stack(48, 0.5, "norm (torch/functional.py)", function="train"),))
+    found = ran(ops(*placed, rows), sampled, prepare=50, data_wait=1, forward=49)
+    first = found.findings[0]
+    assert (first.code, first.components) == ("TD711", ("prepare",))
+    assert found.verdict.cls == "cpu"
+
+
 def test_a_statement_of_health_stands_only_beside_a_healthy_verdict() -> None:
     crowded = system(cores_machine=2, cores_allowed=2.0, cores_used=0.5, machine_busy_cores=2.0)
     assert "TD605" in {f.code for f in ran(*roofline(best_ms=60), forward=100).findings}

@@ -352,3 +352,21 @@ def test_what_one_step_saves_is_one_checkpoint(tmp_path: Path) -> None:
     found = phases_of(Run(tmp_path).steps(30, step))
     assert found.checkpoint_ns_each == 80 * MS
     assert found.counts["checkpoint"] == 0.1
+
+
+@pytest.mark.parametrize(("queued", "blocked"), [(0.1, 0.6), (0.0, None)])
+def test_what_is_neither_on_a_core_nor_ready_for_one_is_blocked(
+    tmp_path: Path, queued: float, blocked: float | None
+) -> None:
+    """30 % on a core. A kernel that counts no time in the run queue does not tell it from blocked
+    time."""
+    run = Run(tmp_path).steps(100, plain)
+    began = next(line for line in run.lines if line["kind"] == "window")
+    began |= {"cpu": 5 * MS, "runq": 7 * MS}
+    took = run.now - began["t"]
+    run.add(
+        "window", t=run.now, name="baseline", state="end", cpu=5 * MS + round(0.3 * took),
+        runq=7 * MS + round(queued * took), **{"pass": 1},
+    )  # fmt: skip
+    expected = None if blocked is None else pytest.approx(blocked * 30 * MS)
+    assert phases_of(run).blocked_ns == expected

@@ -244,3 +244,25 @@ def test_an_update_stays_one_under_hooks_of_torch(tmp_path: Path) -> None:
     assert found is not None
     assert found.training[0].phase == "optimizer"
     assert not found.training[0].framework
+
+
+def test_a_thread_counts_by_its_time_on_a_core(tmp_path: Path) -> None:
+    """Threads 7 and 8 are sampled equally often; 7 sleeps, and 8 has used nine times the time."""
+    run = Run(tmp_path)
+    for t, sleeper, worker in ((0, 0, 0), (100, 1, 9)):
+        run.add("window", t=t, name="baseline", state="begin", threads={7: sleeper, 8: worker})
+    (tmp_path / "stacks-100-2.speedscope.json").write_text(
+        json.dumps(
+            {
+                "shared": {"frames": FRAMES},
+                "profiles": [
+                    thread(100, 100, [MODULE]),
+                    thread(100, 7, [STARTED, LOSS]),
+                    thread(100, 8, [STARTED, RECOMPUTE]),
+                ],
+            }
+        )
+    )
+    found = load_run(run.steps(30, plain).write()).get(Stacks)
+    assert found is not None
+    assert [(x.at.line, round(x.self_frac, 6)) for x in found.beside] == [(40, 0.9), (8, 0.1)]

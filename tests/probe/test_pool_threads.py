@@ -87,3 +87,5 @@ def test_each_window_says_how_long_other_threads_of_python_have_worked(tmp_path:
     counted = [window["threads"] for window in run.of("window")]
     assert counted and all(len(threads) == 1 for threads in counted)
     assert all(ns >= 20_000_000 for threads in counted for ns in threads.values())
+    own = [window["cpu"] for window in run.of("window")]
+    assert own == sorted(own) and own[0] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -155,6 +156,33 @@ def beside_frac(lead: Process, clean: Clean) -> float | None:
             spent += sum(ns - begin.threads.get(tid, 0) for tid, ns in end.threads.items())
             wall += end.t - begin.t
     return spent / wall if wall > 0 else None
+
+
+def blocked_frac(lead: Process, clean: Clean) -> float | None:
+    """The share of the clean windows in which the training thread was neither on a core nor ready
+    for one, 0..1. None if not counted: a thread that never waits for a core is not counted."""
+    blocked = queued = wall = 0
+    for begin, end in _windows(lead, clean):
+        if begin.cpu is None or end.cpu is None or begin.runq is None or end.runq is None:
+            return None
+        took, waited = end.t - begin.t, end.runq - begin.runq
+        blocked += max(0, took - (end.cpu - begin.cpu) - waited)
+        queued, wall = queued + waited, wall + took
+    return blocked / wall if wall > 0 and queued > 0 else None
+
+
+def busy_threads(process: Process) -> dict[int, float] | None:
+    """For each other thread that Python started, by native id, the cores that it used from the
+    first to the last window record that lists it; None if not counted."""
+    seen: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for window in process.all(WindowRecord):
+        for tid, ns in (window.threads or {}).items():
+            seen[tid].append((window.t, ns))
+    spans = {tid: (times[0], times[-1]) for tid, times in seen.items() if len(times) > 1}
+    return {
+        tid: (last[1] - first[1]) / max(1, last[0] - first[0])
+        for tid, (first, last) in spans.items()
+    } or None
 
 
 def _windows(lead: Process, clean: Clean) -> Iterator[tuple[WindowRecord, WindowRecord]]:

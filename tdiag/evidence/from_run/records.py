@@ -189,6 +189,7 @@ class WindowRecord(Record):
     t: int = 0
     number: int = msgspec.field(name="pass", default=1)
     why: str = ""
+    cpu: int | None = None
     runq: int | None = None
     threads: dict[int, int] | None = None  # CPU ns of Python's other threads, by native id
     step: int = 0

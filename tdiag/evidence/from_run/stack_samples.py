@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from tdiag.evidence.from_run.clean import busy_threads
 from tdiag.evidence.from_run.event_files import Process, workers_of
 from tdiag.evidence.from_run.sampled_frames import (
     SampledFrame,
@@ -64,8 +65,8 @@ Stack = tuple[Sequence[SampledFrame], float]  # outermost frame first; weight
 
 class Samples(NamedTuple):
     """``training``: stacks of the training thread; ``fetching``: of its workers, from the fetch on;
-    ``beside``: of other Python threads in the training process, while they work. ``source``: the
-    sampler."""
+    ``beside``: of other Python threads in the training process, while they work, weighted by their
+    CPU time. ``source``: the sampler."""
 
     source: str
     training: list[Stack]
@@ -140,7 +141,7 @@ def read_stacks_file(path: Path) -> Speedscope | None:
 
 
 def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Samples:
-    workers = workers_of(lead, processes)
+    workers, busy = workers_of(lead, processes), busy_threads(lead)
     training: list[Stack] = []
     autograd: list[Stack] = []
     others: list[Stack] = []
@@ -150,13 +151,18 @@ def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Sampl
         if pid in (lead.pid, None) and (tid == lead.tid or (tid is None and not training)):
             training += samples_of(file, profile)
         elif pid == lead.pid:
-            for stack in samples_of(file, profile):
-                (autograd if not_pythons(stack[0]) else others).append(stack)
+            # One that sleeps is sampled as often as one that works: CPU time is the weight.
+            cores = 1.0 if busy is None or tid is None else busy.get(tid, 0.0)
+            for frames, weight in samples_of(file, profile):
+                if not_pythons(frames):
+                    autograd.append((frames, weight))
+                else:
+                    others.append((frames, weight * cores))
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += _fetches(samples_of(file, profile))
     in_process = IN_PROCESS in f"{file.name} {file.exporter}"
     source = IN_PROCESS if in_process else PY_SPY
-    working = [stack for stack in others if _works(stack[0])]
+    working = [stack for stack in others if stack[1] and _works(stack[0])]
     return Samples(source, with_autograd(training, autograd), fetching, working)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec import structs
 
-from tdiag.evidence.from_run.clean import Clean, beside_frac, find_clean
+from tdiag.evidence.from_run.clean import Clean, beside_frac, blocked_frac, find_clean
 from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, Record, WindowRecord
 from tdiag.evidence.from_run.roles import Roles, assign_roles
@@ -48,8 +48,11 @@ def timed(process: Process) -> Timed | None:
     roles = assign_roles(timeline, modules, boundary)
     slices = phase_of_slices(timeline, roles, boundary)
     phases = make_phases(timeline, roles, slices, clean.mask, modules)
+    step_ns = sum(phases.wall_ns.values())
     if (busy := beside_frac(process, clean)) is not None:
-        phases = structs.replace(phases, beside_ns=busy * sum(phases.wall_ns.values()))
+        phases = structs.replace(phases, beside_ns=busy * step_ns)
+    if (blocked := blocked_frac(process, clean)) is not None:
+        phases = structs.replace(phases, blocked_ns=blocked * step_ns)
     return Timed(process, clean, boundary, modules, timeline, roles, slices, phases)
 
 
