@@ -212,7 +212,7 @@ def test_logs_that_a_framework_writes_get_the_setting_of_their_part(
     assert isinstance(found, Finding)
     assert found.location is not None and found.location.line == 70
     share = round(100 * sum(frac for _, frac in logging))
-    assert found.summary.startswith(f"Writing logs takes {share}%")
+    assert found.summary.startswith(f"Logging takes {share}%")
     assert found.summary.endswith(f"train.py:70 in {inside}." if inside else "train.py:70.")
     spelled = found.fix.text.partition(" In plain torch: ")[0]
     every = ("TQDMProgressBar(", "log_every_n_steps", "self.global_step")

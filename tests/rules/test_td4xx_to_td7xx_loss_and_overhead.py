@@ -314,10 +314,10 @@ def test_a_debugger_costs_its_share_of_the_samples() -> None:
         (8, 2.0, 1.9, 1.9, 0.01, False),  # calls too small to be split: threads sleep
         (1, 8.0, 1.0, 1.1, 1.0, True),
         (1, 8.0, 1.0, 1.1, 0.01, False),
-        (1, 8.0, 7.0, 7.1, 1.0, False),  # the run's own workers use the cores
+        (1, 8.0, 7.5, 7.6, 1.0, False),  # the run's own workers use the cores
         (1, 8.0, 1.0, 7.5, 1.0, False),  # other programs use the cores
-        (1, 8.0, None, 1.1, 1.0, False),  # unmeasured is not idle
-        (1, 8.0, 1.0, None, 1.0, False),
+        (1, 8.0, None, 1.1, 1.0, True),  # the run is part of the machine
+        (1, 8.0, 1.0, None, 1.0, False),  # unmeasured is not idle
     ],
 )
 def test_thread_counts_matter_only_to_calls_that_can_be_split(
