@@ -42,7 +42,8 @@ def idle(rows: list[Row]) -> str:
     busy = sum(load > BUSY_LOAD for load in loads)
     text = (f"Load average at the start: {loads[0]:.1f} to {loads[-1]:.1f}, median"
             f" {statistics.median(loads):.1f}")  # fmt: skip
-    also = f"; above {BUSY_LOAD} in {busy} of {len(rows)}: other programs were running"
+    others = "other programs, or the measurement before it, were running"
+    also = f"; above {BUSY_LOAD} in {busy} of {len(rows)}: {others}"
     return f"{text}{also if busy else ''}."
 
 
