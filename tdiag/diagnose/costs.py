@@ -113,9 +113,9 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     most expensive finding."""
     costs = Costs(budget.step_ns)
     _from_budget(costs, evidence, budget)
+    # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
+    before = {x.at.spot for x in _above(evidence)} if held(budget, *DATA_WAIT) else set()
     for finding in findings:
-        # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
-        before = {x.at.spot for x in _above(evidence)} if held(budget, *DATA_WAIT) else set()
         at = finding.location
         on_batch = finding.cls == "overhead" and at is not None and at.spot in before
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:

@@ -85,12 +85,12 @@ def _calling(evidence: Evidence, work: Work, roof: Roof) -> float:
 def _idle_ns(work: Work, roof: Roof, system: System | None) -> float:
     """How much of the best time more threads would save, ns; nothing if no core is free for one
     more."""
-    used = roof.in_force.threads if roof.in_force is not None else None
-    if roof.in_force is None or used is None:
+    now = roof.in_force
+    if now is None or now.threads is None:
         return 0.0
-    if system is not None and system.fitting(used) <= used:
+    if system is not None and system.fitting(now.threads) <= now.threads:
         return 0.0
-    return sum(roof.in_force.best_ns(op) - roof.best_ns(op) for op in work.ops)
+    return sum(now.best_ns(op) - roof.best_ns(op) for op in work.ops)
 
 
 def _best_ns(op: OpWork, roof: Roof) -> float:

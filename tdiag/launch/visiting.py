@@ -77,7 +77,7 @@ def unready(own: Path, pid: int) -> str:
 
 
 class Visit:
-    """Asks for the pass, and attends it."""
+    """Attends a pass: what `tdiag run` does for a run."""
 
     def __init__(
         self, run_dir: Path, record: dict[str, Any], budget_s: float, refused: str,
