@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import accelerator
+from .collectives import leave_groups
 from .plan import PlannedWindow
 from .wire import (
     ANSWER_WITHIN_S,
@@ -218,6 +219,10 @@ class StopSign:
                     self.probe.guard(stream.flush)()
             os.kill(os.getpid(), signal.SIGTERM)
         self.probe.detach()  # it ignores that too, so leave it alone
+
+    def at_exit(self) -> None:
+        if self.tries:  # the script did not get as far as its own call of it
+            self.probe.guard(leave_groups)()
 
     def _read_shared(self) -> bool:
         if self.agreement.at is None and self.agreement.look() is not None:

@@ -143,6 +143,7 @@ class Windows:
         if self.probe.training:
             self.probe.guard(self.finish)("error" if died else "exit")
         self.probe.recorder.flush()
+        self.stop.at_exit()
 
     def advance(self, now: int) -> None:
         """A step ended at ``now``: continue, or change windows."""

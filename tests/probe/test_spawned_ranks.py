@@ -13,7 +13,12 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+def said(destroy=dist.destroy_process_group):
+    destroy()
+    print("left the group\\n", end="", flush=True)  # one write
+
 def train(rank, world, store):
+    dist.destroy_process_group = said
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     model = torch.nn.Linear(4, 1)
     # By hand: an optimizer and DistributedDataParallel import what takes longer than torch itself.
@@ -35,7 +40,9 @@ def test_they_trace_and_stop_together(tmp_path: Path) -> None:
         tmp_path, CODE, profiling=True, windows=["baseline", "trace"], time_budget_s=20.0,
         short=True,
     )  # fmt: skip
-    assert (watched.returncode, watched.out) == (0, "after the ranks\n"), watched.err
+    # A rank that exits within its group aborts now and then, with torch alone, too.
+    left = 2 * "left the group\n"
+    assert (watched.returncode, watched.out) == (0, f"{left}after the ranks\n"), watched.err
     assert watched.err == ""
     ranks = {p.rank: p for p in read_events(watched.run_dir) if p.steps}
     assert sorted(ranks) == [0, 1]

@@ -36,7 +36,7 @@ def test_a_trial_of_nothing_that_claims_something_is_named() -> None:
     lines = accuracy_page.of_nothing([TRIAL, quiet, {"name": "p --change", "failed": "no"}])
     assert "| all | 2 | 1 | 1 | 0 | -1.0% to +10.0% | 20 |" in lines
     assert "Claimed by `p --change`: faster, 1.10 [1.05, 1.20]." in lines
-    assert "above 1.5 in 2 of 2: other programs were running" in lines[-1]
+    assert "above 1.5 in 2 of 2: other programs, or the measurement before it" in lines[-1]
 
 
 def test_a_trial_is_held_against_the_fix_by_hand() -> None:
