@@ -43,18 +43,23 @@ LET_GO_S = 0.1  # some time slices of a busy machine
 MOST_PLACES = 64  # lines described individually
 
 
-def leave_groups() -> None:
-    """Leave the process groups, when the run was ended before the script could.
+def let_go() -> None:
+    """Wait until the groups' threads have freed the tensors of the last collectives.
 
-    A thread of the group frees the last collective's tensors, for which it needs the interpreter;
-    once that has begun to end, torch aborts (6 of 45 jobs of two gloo ranks with torch alone, 0 of
-    45 that left the group). torch keeps a group, and so its threads, once a profiler or a dispatch
-    mode has seen it: they are given some time.
+    They need the interpreter for that. torch crashes if it begins to end meanwhile (6 of 45 jobs
+    of two gloo ranks, without tdiag), or if a profiler with Python stacks is switched, which goes
+    through the list of threads without its lock (torch 2.13).
     """
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
         time.sleep(LET_GO_S)
+
+
+def leave_groups() -> None:
+    """Leave the process groups, when the run was ended before the script could. torch keeps the
+    threads of a group that a profiler or a dispatch mode has seen."""
+    let_go()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 class CollectiveWatch:

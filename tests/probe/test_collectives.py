@@ -15,7 +15,7 @@ from tdiag.evidence.from_run.slices import BACKWARD, COMM
 from tdiag.evidence.ranks import CollectiveLine, Collectives
 from tdiag.evidence.steps import Phases, Steps
 from tests import warm
-from tests.probe.harness import environment
+from tests.probe.harness import environment, watch_code
 
 HEAD = """
 import datetime
@@ -164,3 +164,42 @@ def test_the_wait_for_ddps_gradients_is_what_its_own_log_says(tmp_path: Path) ->
     assert len(beyond) >= 15
     assert min(beyond) >= 0
     assert statistics.median(beyond) < statistics.median(backwards) / 2
+
+
+SWITCHES = (
+    HEAD
+    + """
+import time
+done = []
+
+def told(owner, name, said):
+    original = getattr(owner, name)
+    def call(*args):
+        done.append(said)
+        return original(*args)
+    setattr(owner, name, call)
+
+told(time, "sleep", "waited")
+told(torch.profiler.profile, "start_trace", "starts")
+told(torch.profiler.profile, "stop_trace", "stops")
+model = nn.Linear(4, 1)
+try:
+    while True:
+        model.zero_grad()
+        model(torch.randn(8, 4)).mean().backward()
+finally:
+    print(*[before + " " + now for before, now in zip(done, done[1:]) if now != "waited"], sep=", ")
+"""
+)
+
+
+def test_a_profiler_is_switched_while_no_thread_of_a_group_needs_the_interpreter(
+    tmp_path: Path,
+) -> None:
+    """torch goes through the list of threads without its lock: seen to crash as a gloo thread
+    entered itself there."""
+    watched = watch_code(
+        tmp_path, SWITCHES, profiling=True, windows=["baseline", "trace"], short=True
+    )
+    switched = watched.out.strip().split(", ")
+    assert len(switched) >= 2 and set(switched) == {"waited starts", "waited stops"}, watched.err

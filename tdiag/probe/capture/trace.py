@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import accelerator, facts
+from ..collectives import let_go
 from ..core import now_ns
 from ..wire import TENSORBOARD
 from .switched import Capture
@@ -143,6 +144,7 @@ class TraceCapture(Capture):
             self.lost = self.lost or OWN_PROFILER
         if self.lost:
             return
+        let_go()
         with kineto_unheard(self.faults):
             self.profiler.start_trace()
         self.recording = True
@@ -164,6 +166,7 @@ class TraceCapture(Capture):
             self.skipped(self.lost)
             return
         self._close_span()
+        let_go()
         with kineto_unheard(self.faults):
             self.profiler.stop_trace()
         self.prepared = self.recording = False
@@ -196,6 +199,7 @@ class TraceCapture(Capture):
         prepared, self.prepared = self.prepared, False
         if not prepared or (facts.profiler_is_on() and not self.recording):
             return  # the active profiler is the script's
+        let_go()
         with kineto_unheard(self.faults):
             if not self.recording:
                 self.profiler.start_trace()  # only this makes Kineto leave its prepared state
