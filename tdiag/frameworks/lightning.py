@@ -31,7 +31,7 @@ LIGHTNING = Framework(
         "TD604": _COMPILE,
         "TD701": f"a larger batch in train_dataloader(), or {_COMPILE}",
         "TD702": "create the optimizer in configure_optimizers() with fused=True",
-        "TD704": "Trainer(detect_anomaly=False), its default",
+        "TD704": "Trainer(detect_anomaly=False, profiler=None), the defaults",
         "TD802": (
             "Trainer(val_check_interval=...) or Trainer(check_val_every_n_epoch=...), a larger"
             " number, or limit_val_batches for a smaller sample"

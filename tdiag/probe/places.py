@@ -44,6 +44,16 @@ def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
     return None, callee
 
 
+def running() -> set[int]:
+    """The ids of the frames that run now; the frames themselves would keep each other alive."""
+    found = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        found.add(id(frame))
+        frame = frame.f_back
+    return found
+
+
 def reader(frame: FrameType | None, torchs: str) -> FrameType | None:
     """The frame that asks for a tensor's value, found from the frame that calls torch's method. A
     line that formats a tensor asks for it through torch. None if torch, whose folder is ``torchs``,

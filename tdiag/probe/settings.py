@@ -8,6 +8,7 @@ environment has no line.
 
 from __future__ import annotations
 
+import cProfile  # noqa: F401 - so that the script's use of it is seen
 import functools
 import sys
 from collections.abc import Callable

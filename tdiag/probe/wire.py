@@ -97,6 +97,7 @@ COMM_BEGIN, COMM_END = 14, 15
 
 ITERATOR_MADE = -2  # argument of NEXT_END if the pair is ``iter(loader)``
 MADE = "made"  # value of a setting that is an object, or a call without arguments
+BY_CPROFILE = "the script profiles itself (cProfile)"  # why a window recorded nothing
 OF_GRAD = 1  # argument of BACKWARD_BEGIN in torch.autograd.grad
 TRAINING_MODE, GRAD_ON = 1, 2  # bits of FORWARD_BEGIN's argument
 MODULE_SHIFT = 2  # the module's number is in the higher bits

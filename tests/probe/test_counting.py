@@ -280,6 +280,44 @@ def test_a_librarys_loop_is_not_the_users(tmp_path: Path) -> None:
     assert pair["in_loop"] and pair["names"]["cosine_similarity"] == 16 * steps
 
 
+TRAINER = """
+import sys, torch
+sys.path.insert(0, "no user's own")
+from trainer import fit
+
+class Names:
+    def see(self, gradient):
+        self.norm = float(gradient.norm())  # NORM
+
+    def loss(self, model):
+        return model(torch.randn(4, 4)).mean()
+
+model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(12)])
+fit(model, torch.optim.Adam(model.parameters()), Names())  # FIT
+"""
+FITS = """
+def fit(model, optimizer, user):
+    for step in range(60):
+        optimizer.zero_grad()
+        user.loss(model).backward()
+        for p in model.parameters():
+            user.see(p.grad.clamp_(-1, 1))
+        optimizer.step()
+"""
+
+
+def test_a_trainer_that_calls_the_user_between_its_own_calls_does_not_loop(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "trainer.py").write_text(FITS)
+    steps, lines = counted(tmp_path, TRAINER.replace("no user's own", str(library)))
+    fit = lines[line_of("FIT", TRAINER)]
+    assert fit["calls"] >= 24 * 8 * steps and fit["conversions"]["item"] == 24 * steps
+    assert not fit["in_loop"]
+    norm = lines[line_of("NORM", TRAINER)]
+    assert norm["in_loop"] and norm["conversions"]["float"] == 24 * steps
+
+
 FROM_TENSORS = """
 import numpy, torch
 model = torch.nn.Linear(4, 1)

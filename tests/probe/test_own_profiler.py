@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tdiag.diagnose import diagnose
+from tdiag.evidence.training import Flags
+
 from .harness import watch_code
 
 CODE = """
@@ -117,3 +120,32 @@ def test_no_trace_disturbs_a_profile_of_the_script(tmp_path: Path) -> None:
     assert run.returncode == 0 and run.of("failure") == [] and run.of("trace") == []
     why = {r["why"] for r in run.of("window") if r["state"] == "skipped"}
     assert why == {"the script profiles itself (cProfile)"}
+
+
+IN_PARTS = """
+import cProfile, torch
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+own = cProfile.Profile()  # OWN
+for _ in range(60):
+    own.enable()
+    loss = model(torch.randn(8, 8)).mean()
+    own.disable()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(sum(entry.callcount for entry in own.getstats() if "random" not in str(entry.code)) > 600)
+"""
+
+
+def test_a_cprofile_of_a_part_of_each_step_is_found_with_its_line(tmp_path: Path) -> None:
+    """It is off where a step ends, as Lightning's ``profiler="advanced"`` is."""
+    run = watch_code(tmp_path, IN_PARTS, cold=True, windows=["baseline", "calls", "ops"])
+    assert run.out == "True\n", run.err
+    evidence = run.evidence()
+    flags = evidence.get(Flags)
+    assert flags and flags.user_trace == "cProfile"
+    found = next(f for f in diagnose(evidence).findings if f.code == "TD704")
+    assert found.location and found.location.line == 1 + IN_PARTS[: IN_PARTS.index("OWN")].count(
+        "\n"
+    )

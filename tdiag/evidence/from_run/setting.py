@@ -11,7 +11,7 @@ import numpy as np
 from tdiag import __version__
 from tdiag.evidence.device import Device
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.from_run.counted_records import OpsRecord
+from tdiag.evidence.from_run.counted_records import CallsRecord, OpsRecord
 from tdiag.evidence.from_run.event_files import Process, beside_of, workers_of
 from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
@@ -49,7 +49,13 @@ from tdiag.evidence.training import (
     Settings,
 )
 from tdiag.model.kind import Kind
-from tdiag.probe.wire import GRAD_ON, MODULE_SHIFT, TRAINING_MODE
+from tdiag.probe.wire import BY_CPROFILE, CALLS, GRAD_ON, MODULE_SHIFT, TRAINING_MODE
+
+
+def _by_cprofile(lead: Process) -> bool:
+    """Whether every window that counts Python's calls gave way to the script's own cProfile."""
+    why = [window.why for window in lead.all(WindowRecord) if window.name == CALLS and window.why]
+    return BY_CPROFILE in why and not lead.all(CallsRecord)
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
@@ -64,7 +70,8 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
                 deterministic=flags.deterministic,
                 cudnn_benchmark=flags.cudnn_benchmark,
                 user_profiler=flags.profiler or any(map(settings.in_most_steps, PROFILERS)),
-                user_trace=flags.trace,
+                # Frameworks switch it on and off within each step.
+                user_trace=flags.trace or ("cProfile" if _by_cprofile(lead) else ""),
                 autocast_dtype=flags.autocast,
                 compiled=flags.compiled,
                 grad_scaler=flags.scaler,

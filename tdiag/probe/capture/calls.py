@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from .. import accelerator, facts
-from ..wire import CPROFILE
+from ..wire import BY_CPROFILE, CPROFILE
 from .switched import Capture
 
 MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
@@ -34,7 +34,7 @@ class CallsCapture(Capture):
         if monitoring and (accelerator.kind() or threading.active_count() > 1):
             keep_to_thread(monitoring, threading.get_ident())
         # sys.setprofile has one owner: if the script profiles itself, this capture ends.
-        self.give_way(cProfile.Profile, "enable", "the script profiles itself (cProfile)")
+        self.give_way(cProfile.Profile, "enable", BY_CPROFILE)
         self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
 
     def end(self, steps: int) -> None:

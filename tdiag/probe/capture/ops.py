@@ -95,7 +95,7 @@ class _Counter(TorchFunctionMode):
         if not self.live:
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.backward:
-            self.capture.library_call = None
+            self.capture.library.made_by(None)  # a frame that has ended would keep its tensors
             self.capture.probe.guard(self.capture.flow.backward_begins)()
             self.capture.probe.guard(self.capture.frozen.backward_begins)()
         began = time.perf_counter_ns()
@@ -103,6 +103,31 @@ class _Counter(TorchFunctionMode):
         ended = time.perf_counter_ns()
         self.capture.probe.guard(self.capture.seen)(func, args, kwargs or {}, result, began, ended)
         return result
+
+
+class LibraryCalls:
+    """The functions of libraries that the user's lines called and that still run, outermost first,
+    each with the names of the torch calls it made so far. A Trainer's calls the user's code, which
+    calls others."""
+
+    def __init__(self) -> None:
+        # The frames are kept so that no other frame gets their address.
+        self.running: list[tuple[FrameType, set[str]]] = []
+        self.last: FrameType | None = None
+
+    def made_by(self, callee: FrameType | None) -> set[str]:
+        """The names of ``callee``'s calls; an empty set for a line's own call."""
+        if callee is not self.last:
+            running = places.running()
+            self.running = [one for one in self.running if id(one[0]) in running]
+            self.last = callee
+        if callee is None:
+            return set()
+        for frame, made in self.running:
+            if frame is callee:
+                return made
+        self.running.append((callee, set()))
+        return self.running[-1][1]
 
 
 class OpsCapture(Capture):
@@ -121,9 +146,7 @@ class OpsCapture(Capture):
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
-        # The library's function called by the user's line, and the calls seen in it so far.
-        self.library_call: FrameType | None = None
-        self.made_there: set[str] = set()
+        self.library = LibraryCalls()
         return ""
 
     def begin(self) -> None:
@@ -168,10 +191,7 @@ class OpsCapture(Capture):
         place, callee = places.caller_and_callee()
         at = tuple(place) if place else None
         phase, line = self.lines.at(at)
-        if callee is None or callee is not self.library_call:
-            self.made_there.clear()
-        # Kept until the next call, so that no other frame gets its address.
-        self.library_call = callee
+        made_there = self.library.made_by(callee)
         if name not in line.names:
             self.flow.checkpointing()
         self.flow.seen(name, args, kwargs, result, at)
@@ -189,10 +209,9 @@ class OpsCapture(Capture):
             line.constant += ended - began
         elif self.frozen.seen(name, args, kwargs, result):
             line.frozen += ended - began
-        if name not in self.made_there:  # a library's loop is not the line's loop
+        if name not in made_there:  # a library's loop is not the line's loop
             line.names[name] += 1
-        if callee is not None:
-            self.made_there.add(name)
+            made_there.add(name)
         results = result if isinstance(result, (tuple, list)) else (result,)
         if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in results):
             line.grad_calls += 1  # a recurrent layer returns several
@@ -227,7 +246,7 @@ class OpsCapture(Capture):
     def _leave(self) -> None:
         self.patches.undo()
         self.syncs.stop()
-        self.library_call = None
+        self.library = LibraryCalls()
         self.mode.live = False
         stack = torch._C._len_torch_function_stack()
         if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:

@@ -18,7 +18,7 @@ import torch
 from .. import accelerator, facts
 from ..collectives import let_go
 from ..core import now_ns
-from ..wire import TENSORBOARD
+from ..wire import BY_CPROFILE, TENSORBOARD
 from .switched import Capture
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class TraceCapture(Capture):
         for name in ("_prepare_profiler", "_enable_profiler"):
             self.give_way(torch.autograd.profiler, name, OWN_PROFILER)
         if hasattr(sys, "monitoring"):
-            self.give_way(cProfile.Profile, "enable", "the script profiles itself (cProfile)")
+            self.give_way(cProfile.Profile, "enable", BY_CPROFILE)
 
     def ready(self) -> bool:
         return bool(self.lost) or self.windows.joint.ready()
