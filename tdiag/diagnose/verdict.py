@@ -238,9 +238,9 @@ def _wasted(
     if not inefficient or called < explained:
         return None
     return called, (
-        f"{called:.0%} of the step goes to calling torch: {counted(roofline.calls)} calls cost at"
-        f" least {duration(roofline.dispatch_ns)}, their arithmetic and memory traffic"
-        f" {duration(roofline.best_ns)} at best"
+        f"{called:.0%} of the step is neither arithmetic nor memory traffic"
+        f" ({duration(roofline.best_ns)} at best): it goes around {counted(roofline.calls)} calls"
+        f" of torch, which would take {duration(roofline.dispatch_ns)} on next to no data"
     )
 
 
