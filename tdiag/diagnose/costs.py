@@ -390,7 +390,10 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
     largest = max([costs.unexplained, *costs.families().values()])
     step_alone = costs.step_ns - costs.compute + alone
     overtakes = HIGH_FRAC * step_alone <= largest < HIGH_FRAC * costs.step_ns
-    if alone < costs.compute and (alone < fixed or overtakes):
+    # Calls that are too short for their work in any case need others' time to be most of theirs.
+    mostly = undisturbed(evidence) < MAJORITY_FRAC
+    short = alone < fixed and (fixed <= costs.compute or mostly)
+    if alone < costs.compute and (short or overtakes):
         costs.doubts.append(CROWDED)
 
 

@@ -318,6 +318,29 @@ def test_a_trainer_that_calls_the_user_between_its_own_calls_does_not_loop(tmp_p
     assert norm["in_loop"] and norm["conversions"]["float"] == 24 * steps
 
 
+SINGLE_GRADIENTS = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(60):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).mean().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # CLIP
+    optimizer.step()
+    for k in range(9):
+        slopes = torch.autograd.grad(model(torch.randn(1, 4)).sum(), list(model.parameters()))
+        norms = [s.pow(2) for s in slopes]  # NORM
+"""
+
+
+def test_calls_after_a_gradient_are_an_update_only_if_one_comes(tmp_path: Path) -> None:
+    """As in the clean steps, or their time is sought in a phase that does not hold it."""
+    steps, lines = counted(tmp_path, SINGLE_GRADIENTS)
+    norm = lines[line_of("NORM", SINGLE_GRADIENTS)]
+    assert (norm["phase"], norm["names"]["pow"]) == ("prepare", 18 * steps)
+    assert lines[line_of("CLIP", SINGLE_GRADIENTS)]["phase"] == "optimizer"
+
+
 FROM_TENSORS = """
 import numpy, torch
 model = torch.nn.Linear(4, 1)

@@ -109,6 +109,7 @@ class Lines:
         self.called: set[int] = set()  # modules with parameters, since the last batch or backward
         self.deciding: int | None = None  # a module that is the loss if it returns a single number
         self.updated = False  # the open calls follow an optimizer's step
+        self.graded = False  # they follow a backward: an update comes, or another pass of the model
         self.uses: Counter[int] = Counter()  # of weights, since the last batch or backward
         # Since then, by (line, input): a weak reference to the input, the weights that took it, and
         # these with their biases.
@@ -150,7 +151,7 @@ class Lines:
 
     def described(self) -> list[dict[str, Any]]:
         self._follow()
-        self._settle("prepare" if self.updated else "loss")
+        self._settle("prepare" if self.updated else "optimizer" if self.graded else "loss")
         self._join()
         return [
             {"at": list(place) if place else None, "phase": phase, **line.described()}
@@ -192,15 +193,26 @@ class Lines:
             if self.deciding is not None:
                 self._decide(self.deciding, is_loss=argument == 1)
         elif code in _BEGINS:
-            after = "after_step" if code == NEXT_BEGIN else "prepare"
-            self._begin(after if self.updated else "loss")
+            self._begin(self._before(code))
             # If an update ends a step, its own mark is cut off with the step.
-            by_update = code == STEP_END and self.boundary.rank == OPTIMIZER
-            self.updated = code == OPTIMIZER_END or (by_update and not self.boundary.divided)
-            self.phase, self.deciding = _OPEN if self.updated else _BEGINS[code], None
+            by_update = self.boundary.rank == OPTIMIZER and not self.boundary.divided
+            self.updated = code == OPTIMIZER_END or (code == STEP_END and by_update)
+            self.graded = code == BACKWARD_END and by_update
+            self.phase = _OPEN if self.updated or self.graded else _BEGINS[code]
+            self.deciding = None
             self.called.clear()
             self.uses.clear()
             self.takers.clear()
+
+    def _before(self, code: int) -> str:
+        """The phase of the open calls before this mark (docs/phases.md, "Between two pairs")."""
+        if self.graded and code in (OPTIMIZER_BEGIN, OPTIMIZER_END, STEP_END):
+            return "optimizer"
+        if self.graded and code == BACKWARD_BEGIN:
+            return "loss"
+        if self.graded or self.updated:
+            return "after_step" if code == NEXT_BEGIN else "prepare"
+        return "loss"
 
     def _call(self, module: int) -> None:
         if module in self.boundary.losses:
@@ -211,8 +223,8 @@ class Lines:
             self.phase, self.deciding = _OPEN, module
             self.turn += 1
         else:
-            self._begin("prepare" if self.updated else "forward")
-            self.phase, self.updated = "forward", False
+            self._begin("prepare" if self.updated or self.graded else "forward")
+            self.phase, self.updated, self.graded = "forward", False, False
             self.called.add(module)
 
     def _decide(self, module: int, is_loss: bool) -> None:

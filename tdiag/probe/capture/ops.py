@@ -199,7 +199,7 @@ class OpsCapture(Capture):
             again, size = self.flow.moved(name, args, result)
             line.moved_again += again
             line.moved_bytes += size
-        if phase == "optimizer":
+        if phase == "optimizer" or self.lines.graded:
             self.flow.clipping(at, began, ended)
         self.boundary.look_at_autocast()
         line.calls += 1
