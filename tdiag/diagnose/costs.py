@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
+from tdiag.diagnose.sampled_lines import above, explain_by_lines, preparing_line
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System
@@ -15,11 +16,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to, same_function
+from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
-from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for data,
@@ -114,7 +114,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     costs = Costs(budget.step_ns)
     _from_budget(costs, evidence, budget)
     # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
-    before = {x.at.spot for x in _above(evidence)} if held(budget, *DATA_WAIT) else set()
+    before = {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()
     for finding in findings:
         at = finding.location
         on_batch = finding.cls == "overhead" and at is not None and at.spot in before
@@ -131,7 +131,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
                 costs.add(finding.cls, claimed)
     _from_framework(costs, evidence, budget)
     _from_lines(costs, evidence, budget)
-    _unattributed_by_line(costs, evidence, budget)
+    explain_by_lines(costs, evidence, budget)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
         least = min(fixed_cost(evidence, _counted(findings)), costs.compute)
@@ -139,17 +139,6 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
-
-
-def preparing_line(evidence: Evidence, budget: Budget) -> StackLine | None:
-    """The line above the forward to which samples put most of the time before it, if any."""
-    lines = _above(evidence)
-    most = MAJORITY_FRAC * budget.share("prepare")
-    return lines[0] if lines and most and lines[0].self_frac >= most else None
-
-
-def _above(evidence: Evidence) -> list[StackLine]:
-    return beside_the_step(BEFORE, evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees))
 
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
@@ -182,65 +171,6 @@ def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:
         costs.by_framework = line
         costs.add("overhead", unexplained)
         costs.unknown.update(dict.fromkeys(left, 0.0))
-
-
-def _unattributed_by_line(costs: Costs, evidence: Evidence, budget: Budget) -> None:
-    """Time that no mark separates (no loader, no module, an update by hand) and no finding explains
-    gets the class of its lines, if lines of one class take most of it: compute if a line's torch
-    calls take longer than their fixed cost, else overhead."""
-    left = costs.unknown.get("unattributed", 0.0)
-    if not left or left < MAJORITY_FRAC * budget.components_ns["unattributed"]:
-        return
-    stacks = evidence.get(Stacks)
-    # Samples that end in a hook show no line: a thread often gets its core back there.
-    lined = 1 - stacks.probe_frac if stacks else 1.0
-    lines: dict[str, list[StackLine]] = {"compute": [], "overhead": []}
-    for line in _unattributed_lines(evidence, budget):
-        works = _works(line, evidence, budget.step_ns * line.self_frac / lined)
-        if works is None:
-            return
-        lines["compute" if works else "overhead"].append(line)
-    shares = {cls: sum(line.self_frac for line in of_it) for cls, of_it in lines.items()}
-    cls = max(shares, key=lambda name: shares[name])
-    if shares[cls] < MAJORITY_FRAC * budget.share("unattributed") * lined:
-        return
-    costs.by_line = cls, lines[cls][0]
-    if cls == "compute":
-        costs.compute += costs.unknown.pop("unattributed")
-    else:
-        costs.add("overhead", costs.unknown.pop("unattributed"))
-
-
-def _works(line: StackLine, evidence: Evidence, ns: float) -> bool | None:
-    """Whether the line's torch calls take longer than their fixed cost; None if the fixed cost was
-    not measured. ``ns``: the line's time per step."""
-    ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
-    here = [x for x in ops.lines if x.at.spot == line.at.spot] if ops else []
-    if not here:
-        return False
-    if dispatch is None:
-        return None
-    return ns > FIXED_COST_FACTOR * dispatch.least_ns(here)
-
-
-def _unattributed_lines(evidence: Evidence, budget: Budget) -> list[StackLine]:
-    """The lines of unattributed time, most samples first. Lines are left out if they or their
-    functions are known to run only in other phases."""
-    stacks, ops = evidence.get(Stacks), evidence.get(Ops)
-    if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES:
-        return []
-    beside = [
-        x
-        for side in (BEFORE, AFTER)
-        for x in beside_the_step(side, stacks, ops, evidence.get(CallTrees))
-    ]
-    found = []
-    for line in stacks.training:
-        known = {x.phase for x in ops.lines if same_function(x.at, line.at)} if ops else set()
-        own = phase_of(line, ops) in ("", "unattributed") and line not in beside
-        if own and (not known or "unattributed" in known):
-            found.append(line)
-    return found
 
 
 def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget, on_batch: bool) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tdiag.diagnose.costs import preparing_line
+from tdiag.diagnose.sampled_lines import preparing_line
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases

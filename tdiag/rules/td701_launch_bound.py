@@ -75,6 +75,7 @@ CLASS = "overhead"
 AFTER = {
     "TD402": "a CUDA graph cannot capture shapes that depend on values",
     "TD401": "the device runs out of work at each synchronisation, whatever launches it",
+    "TD724": "small passes make most of the calls, whatever the batch",
     "TD723": "each call waits for the interpreter that another thread holds",
 }
 

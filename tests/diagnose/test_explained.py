@@ -213,6 +213,24 @@ def test_less_than_half_of_it_or_another_phases_function_tells_nothing(share: fl
     assert found.verdict.cls == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("phase", "calls", "cls"),
+    [("prepare", 20_000, "overhead"), ("after_step", 20_000, "overhead"),
+     ("prepare", 40, "compute"), ("forward", 20_000, "unknown")],
+)  # fmt: skip
+def test_torch_calls_beside_the_step_have_the_class_of_what_they_do(
+    phase: str, calls: int, cls: str
+) -> None:
+    """Norms of gradients between two passes: calls too small for work, or work."""
+    lines = [stack(line, 0.25, "norm (me/train.py)", function="after") for line in (56, 57)]
+    counted = [
+        op_line(line, phase, calls, at=at(line, "after"), elapsed_ns=20.0 * MS) for line in (56, 57)
+    ]
+    component = "prepare" if phase == "forward" else phase
+    found = ran(stacks(lines), ops(*counted), **{component: 70.0}, data_wait=1, forward=29)
+    assert found.verdict.cls == cls
+
+
 def test_a_line_that_waits_before_the_forward_is_no_preprocessing() -> None:
     line = stack(88, 0.6, "get (requests/api.py)", "prepare", "receive")
     lines = stacks((stack(30, 0.3, phase="forward"), line))
