@@ -62,7 +62,9 @@ def _explain(
     cls = max(shares, key=lambda name: shares[name])
     if shares[cls] < MAJORITY_FRAC * budget.share(component) * lined:
         return
-    costs.by_line = cls, by_class[cls][0]
+    line = by_class[cls][0]
+    if costs.by_line is None or line.self_frac > costs.by_line[1].self_frac:
+        costs.by_line = cls, line
     if cls == "compute":
         costs.compute += costs.unknown.pop(component)
     else:

@@ -239,8 +239,9 @@ def _wasted(
         return None
     return called, (
         f"{called:.0%} of the step is neither arithmetic nor memory traffic"
-        f" ({duration(roofline.best_ns)} at best): it goes around {counted(roofline.calls)} calls"
-        f" of torch, which would take {duration(roofline.dispatch_ns)} on next to no data"
+        f" ({duration(roofline.best_ns)} at best): it is spent around"
+        f" {counted(roofline.calls)} calls of torch, which would take"
+        f" {duration(roofline.dispatch_ns)} on next to no data"
     )
 
 

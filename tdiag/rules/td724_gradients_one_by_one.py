@@ -9,7 +9,7 @@ cost of their torch calls and the least time that this machine needs for their w
 ## Why it is slow
 Python, dispatch and autograd's bookkeeping cost the same for one sample as for a batch. With 24
 passes of single samples through a small model after each step, the step took 8.5 times as long as
-with the same gradients from one call of `vmap` (torch 2.13, one core).
+with the same gradients from one call of `vmap` (torch 2.13, one core; benchmarks/drawn.jsonl).
 
 ## What to do
 If only the sum of the gradients counts, compute one loss on all samples: its gradient is the sum.
@@ -18,8 +18,7 @@ If each sample's own gradient is needed (clipping or norms per sample, influence
 
 ## How the gain is computed
 High end: all passes but one go, with the calls beside them. Low end: half of that if the calls are
-small enough to be fixed cost alone; otherwise their fixed cost on this machine. Measured with small
-models: 5.6 times as fast (32 passes a step), 8.5 times (24 passes).
+small enough to be fixed cost alone; otherwise their fixed cost on this machine.
 
 ## When this advice is wrong
 If a pass needs the result of the one before (inner steps of MAML, an attack in several steps), the
