@@ -39,7 +39,7 @@ NAMES = (
 )  # fmt: skip
 BUFFERS = "_broadcast_coalesced"  # DistributedDataParallel's buffers, before a forward
 REDUCER = "DistributedDataParallel"  # its gradients
-LET_GO_S = 0.1  # some time slices of a busy machine
+LET_GO_S = 0.1  # some time slices of a busy machine; 0 of 40 jobs of two ranks crashed with it
 MOST_PLACES = 64  # lines described individually
 
 

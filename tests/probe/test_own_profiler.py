@@ -146,6 +146,5 @@ def test_a_cprofile_of_a_part_of_each_step_is_found_with_its_line(tmp_path: Path
     flags = evidence.get(Flags)
     assert flags and flags.user_trace == "cProfile"
     found = next(f for f in diagnose(evidence).findings if f.code == "TD704")
-    assert found.location and found.location.line == 1 + IN_PARTS[: IN_PARTS.index("OWN")].count(
-        "\n"
-    )
+    line = next(n for n, text in enumerate(IN_PARTS.splitlines(), 1) if "OWN" in text)
+    assert found.location and found.location.line == line
