@@ -70,7 +70,8 @@ def try_(
     ] = None,
     ceilings: Annotated[
         bool,
-        typer.Option("--ceilings", help="Measure each part of the step by leaving it out."),
+        typer.Option("--ceilings", help="Measure each part of the step and each large function by"
+                     " leaving it out."),
     ] = False,
     diff: Annotated[
         Path | None,
@@ -124,25 +125,29 @@ def try_(
 
     Exit code: 0 measured (a change without effect is a result), 2 wrong usage or the script failed.
     """
+    from msgspec import structs
+
     from tdiag.cli.conclude import conclude, open_output, shown
     from tdiag.cli.streams import say, write
-    from tdiag.cli.tried import SAID, keep, options, tried
+    from tdiag.cli.tried import SAID, functions, keep, options, tried
     from tdiag.errors import UsageError
     from tdiag.gate.against import interpreter
     from tdiag.launch.rundir import find
     from tdiag.report.of_trials import document
+    from tdiag.trial.candidate import ceilings as ceilings_of_all
     from tdiag.trial.measure import check_usable
 
     if list_:
         _list()
         return
     target: Target = context.meta[TARGET]
-    asked = _candidates(set_ or [], sweep or [], freeze or [], ceilings)
+    asked = _candidates(set_ or [], sweep or [], freeze or [])
+    parts = ceilings_of_all() if ceilings else []
     check_usable(asked)
     if diff and not target.name:
         raise UsageError("--diff needs the script", f"tdiag try train.py --diff {diff}")
     if patch:
-        _check_patch(patch, asked, diff)
+        _check_patch(patch, [*asked, *parts], diff)
     run_dir = None if target.name else find(None)
     found = interpreter(target, python) if target.name else ""
     signal.signal(signal.SIGTERM, terminated)
@@ -160,13 +165,18 @@ def try_(
                 say(f"tdiag: {line}")
 
         file = stack.enter_context(open_output(output))
-        if asked:
+        if asked or parts:
             given = (
                 options(run_dir, time_budget, progress)
                 if run_dir
                 else _options(target, found, time_budget, progress)
             )
-            trials = tried(asked, given, copy=copy, patch=patch)
+            notes: tuple[str, ...] = ()
+            if ceilings:
+                largest, notes = functions(run_dir or _diagnosed(target, python, quiet))
+                parts = [*largest, *parts]
+            trials = tried([*asked, *parts], given, copy=copy, patch=patch)
+            trials = structs.replace(trials, notes=(*trials.notes, *notes))
         else:
             run_dir = run_dir or _diagnosed(target, python, quiet)
             trials = _proposed(run_dir, time_budget, progress, copy=copy, patch=patch)
@@ -174,7 +184,7 @@ def try_(
         if file is not None:
             file.truncate(0)
         write(stream, shown("json" if json else "terminal", document(trials), stream))
-        if not asked and run_dir:
+        if not (asked or parts) and run_dir:
             keep(run_dir, trials)
             conclude(run_dir)
             progress("`tdiag report` shows these results with the diagnosis")
@@ -239,16 +249,13 @@ def _check_patch(patch: Path, asked: Sequence[Candidate], diff: Path | None) -> 
     check_free(patch)
 
 
-def _candidates(
-    set_: list[str], sweep: list[str], freeze: list[str], ceilings: bool
-) -> list[Candidate]:
+def _candidates(set_: list[str], sweep: list[str], freeze: list[str]) -> list[Candidate]:
     from tdiag.trial import candidate
 
     found = [candidate.parse(text) for text in set_]
     for text in sweep:
         found += candidate.sweep(text)
-    found += [candidate.freeze(spec) for spec in freeze]
-    return found + (candidate.ceilings() if ceilings else [])
+    return found + [candidate.freeze(spec) for spec in freeze]
 
 
 def _options(
@@ -271,6 +278,7 @@ def _diagnosed(target: Target, python: str | None, quiet: bool) -> Path:
 
     ended = launch(target, RunOptions(profiling=True, python=python, quiet=quiet,
                                    stdout_to_stderr=True))  # fmt: skip
+    signal.signal(signal.SIGTERM, terminated)  # again, because the run set its own handler
     if ended.code:
         raise UsageError(f"the script itself failed (exit code {ended.code}): nothing was tried",
                          f"the run is kept: tdiag report {ended.run_dir}")  # fmt: skip
@@ -290,13 +298,12 @@ def _proposed(
 
     diagnosis = conclude(run_dir)
     progress(shown("line", documented(diagnosis), sys.stderr).strip())
-    candidates, notes = proposals(diagnosis)
+    candidates, notes = proposals(run_dir, diagnosis)
     if not candidates:
         raise UsageError(
             "no finding of the last run proposes a change that can be switched on",
             "tdiag try --ceilings measures what each part of its step costs",
         )
-    signal.signal(signal.SIGTERM, terminated)  # again, because the run set its own handler
     given = options(run_dir, time_budget_s, progress)
     trials = tried(candidates, given, copy=copy, patch=patch)
     return structs.replace(trials, notes=(*trials.notes, *notes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 SAID = "several times, with its side effects (TDIAG_TRIAL=1 in its environment)"
 
 
-def proposals(diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
+def proposals(run_dir: Path, diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
     """The fixes of its findings, best first, and after the first fix the ceiling that can refute
     the verdict; also notes on why some cannot be tried here."""
     from tdiag.diagnose.proven import ceilings_of
@@ -27,7 +26,7 @@ def proposals(diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
     from tdiag.trial.candidate import parse
 
     fixes = dict.fromkeys(f.fix.intervention for f in diagnosis.findings if f.fix.intervention)
-    parts = ceilings_of(diagnosis.verdict)
+    parts = [_of_run(name, run_dir, diagnosis) for name in ceilings_of(diagnosis.verdict)]
     found, notes = [], []
     for text in [*list(fixes)[:1], *parts[:1], *list(fixes)[1:], *parts[1:]]:
         candidate = parse(text)
@@ -40,19 +39,50 @@ def proposals(diagnosis: Diagnosis) -> tuple[list[Candidate], tuple[str, ...]]:
     return found, tuple(notes)
 
 
+def _of_run(ceiling: str, run_dir: Path, diagnosis: Diagnosis) -> str:
+    """The ceiling with its value: a loss is the function that the first finding about it names."""
+    from tdiag.trial.candidate import function_at
+
+    found = (f.location for f in diagnosis.findings if f.cls == "python_loss" and f.location)
+    if ceiling != "ceiling.loss" or (place := next(found, None)) is None:
+        return ceiling
+    function = function_at(place, folder(run_dir))
+    return f"{ceiling}={function}" if function else ceiling
+
+
+def functions(run_dir: Path) -> tuple[list[Candidate], tuple[str, ...]]:
+    """The run's largest functions, to be frozen; also a note if the run does not show them."""
+    from tdiag.evidence.from_run import load_run
+    from tdiag.evidence.sampled import CallTrees
+    from tdiag.trial.large_functions import large_functions
+
+    evidence = load_run(run_dir)
+    if (trees := evidence.get(CallTrees)) is None:
+        return [], (f"no function was frozen: {evidence.why_missing(CallTrees)}",)
+    return large_functions(trees, folder(run_dir)), ()
+
+
+def folder(run_dir: Path) -> Path:
+    """The folder in which the run's program was started."""
+    from tdiag.evidence.from_run import read_run
+
+    return Path(read_run(run_dir)["cwd"])
+
+
 def options(run_dir: Path, time_budget_s: float, progress: Callable[[str], None]) -> TrialOptions:
     """The options to run the same program again."""
     from tdiag.errors import UsageError
+    from tdiag.evidence.from_run import read_run
     from tdiag.launch import rundir
-    from tdiag.probe.wire import RUN, parts
+    from tdiag.probe.wire import parts
     from tdiag.trial.measure import TrialOptions
 
     if len(parts(run_dir)) > 1:
         raise UsageError("the job ran on several machines, and one machine cannot start it again")
-    record = json.loads((run_dir / RUN).read_text())
+    record = read_run(run_dir)
     label = Path(str(record.get("script") or record["command"][0])).stem
     return TrialOptions(
-        command=[str(word) for word in record["command"]], cwd=Path(record["cwd"]),
+        command=[str(word) for word in record["command"]], cwd=folder(run_dir),
         folder=rundir.create_check(label, rundir.TRIALS), time_budget_s=time_budget_s,
         progress=progress,
     )  # fmt: skip
@@ -106,7 +136,7 @@ def try_proposals(
     trials = Trials(command="", tried=())
     notes: tuple[str, ...] = ()
     try:
-        candidates, notes = proposals(diagnosis)
+        candidates, notes = proposals(run_dir, diagnosis)
         if candidates:
             trials = tried(candidates, options(run_dir, time_budget_s, progress), patch=patch)
         else:

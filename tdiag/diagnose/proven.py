@@ -89,6 +89,11 @@ def _measured(finding: Finding, diagnosis: Diagnosis, trials: Trials) -> Finding
     )
 
 
+def _part(ceiling: Tried) -> str:
+    """The ceiling's name, without the function that it may take."""
+    return ceiling.change.partition("=")[0]
+
+
 def _parts(change: str) -> list[str]:
     return [part.strip() for part in change.split("+")]
 
@@ -100,7 +105,7 @@ def _verdict(diagnosis: Diagnosis, trials: Trials) -> Verdict:
     if verdict.healthy and not all(f.advisory for f in diagnosis.findings):
         verdict = replace(verdict, healthy=False,
                           summary=verdict.summary.replace(": healthy", ""))  # fmt: skip
-    ceilings = {t.change: t for t in trials.tried if t.ceiling and t.change in _LEFT_OUT}
+    ceilings = {_part(t): t for t in trials.tried if t.ceiling and _part(t) in _LEFT_OUT}
     mine = ceilings.get(ceiling_of(verdict.cls))
     for name, other in ceilings.items():
         if other is not mine and name in _CLASS_OF and _exceeds(other, mine, verdict):
@@ -116,7 +121,7 @@ def _verdict(diagnosis: Diagnosis, trials: Trials) -> Verdict:
     if mine.answer == "no effect" and _refutable(diagnosis, mine):
         return replace(
             verdict, cls="unknown", confidence=0.0, healthy=False, runner_up=verdict.cls,
-            summary=f"{verdict.summary}. But leaving out {_LEFT_OUT[mine.change]} has no effect,"
+            summary=f"{verdict.summary}. But leaving out {_LEFT_OUT[_part(mine)]} has no effect,"
             " measured: the time goes to something that happens at the same time",
         )  # fmt: skip
     if mine.answer == "faster" and mine.high_frac < TIE_FRAC * verdict.share:
@@ -169,11 +174,11 @@ def _refutable(diagnosis: Diagnosis, ceiling: Tried) -> bool:
     DataLoader is left out completely and in every step."""
     waits = sum(c.ns for c in diagnosis.budget if c.component.startswith("data_wait"))
     step_ns = diagnosis.step.mean_ns if diagnosis.step else 0
-    return ceiling.change == "ceiling.data" and waits >= HIGH_FRAC * step_ns > 0
+    return _part(ceiling) == "ceiling.data" and waits >= HIGH_FRAC * step_ns > 0
 
 
 def _saves(one: Tried) -> str:
     """``leaving out loading data saves 52% [49%, 55%] of the step``."""
-    what = f"leaving out {_LEFT_OUT[one.change]}" if one.ceiling else f"`{one.change}`"
+    what = f"leaving out {_LEFT_OUT[_part(one)]}" if one.ceiling else f"`{one.change}`"
     ends = f"{one.low_frac:.0%}, {one.high_frac:.0%}"
     return f"{what} saves {1 - 1 / one.speedup:.0%} [{ends}] of the step"

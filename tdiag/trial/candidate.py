@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tdiag.errors import UsageError
+from tdiag.model.place import Place
 from tdiag.probe.trial.change import CEILING, Change
 from tdiag.probe.trial.changes import load, names
 
@@ -94,11 +96,23 @@ def freeze(spec: str) -> Candidate:
     found = parse(f"{FREEZE}={spec}")
     file, colon, name = spec.rpartition(":")
     if colon:
-        there = _functions(Path(file))
+        there = functions(Path(file))
         if name not in there:
-            near = difflib.get_close_matches(name, there, 3, 0.5) or there[:5]
+            near = difflib.get_close_matches(name, there, 3, 0.5) or list(there)[:5]
             raise UsageError(f"{file} has no function {name}", f"it has {', '.join(near)}")
     return found
+
+
+def function_at(place: Place, cwd: Path) -> str:
+    """``FILE.py:FUNCTION`` for the function that the place is in, the file relative to ``cwd`` if
+    it lies below it; "" for code outside functions, or in a file that cannot be read."""
+    try:
+        there = functions(Path(place.file)).items()
+    except UsageError:
+        return ""
+    file = Path(place.file)
+    shown = file.relative_to(cwd) if file.is_relative_to(cwd) else file
+    return next((f"{shown}:{name}" for name, lines in there if place.line in lines), "")
 
 
 def ceilings() -> list[Candidate]:
@@ -133,20 +147,22 @@ def _change(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _functions(file: Path) -> list[str]:
-    """``function``, ``Class.method`` of a source file, in order."""
+@functools.lru_cache
+def functions(file: Path) -> Mapping[str, range]:
+    """The lines of each ``function`` and ``Class.method`` of a source file, in order; those inside
+    another function belong to it. Raises UsageError if the file cannot be read."""
     try:
         with tokenize.open(file) as source:
             tree = ast.parse(source.read())
     except (OSError, SyntaxError, ValueError) as error:
         raise UsageError(f"cannot read the functions of {file}: {error}") from None
-    return list(_defined(tree.body, ""))
+    return dict(_defined(tree.body, ""))
 
 
-def _defined(body: list[ast.stmt], inside: str) -> Iterator[str]:
+def _defined(body: list[ast.stmt], inside: str) -> Iterator[tuple[str, range]]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield inside + node.name
+            yield inside + node.name, range(node.lineno, (node.end_lineno or node.lineno) + 1)
         elif isinstance(node, ast.ClassDef):
             yield from _defined(node.body, f"{inside}{node.name}.")
         elif isinstance(node, ast.If | ast.Try):

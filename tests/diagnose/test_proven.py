@@ -89,6 +89,13 @@ def test_a_ceiling_or_a_fix_of_its_class_proves_the_verdict() -> None:
     assert not other.proven
 
 
+def test_a_loss_that_was_named_to_be_left_out_proves_the_verdict() -> None:
+    loss = run(replace(INPUT, cls="python_loss"))
+    one = tried("ceiling.loss=train.py:pairs", "faster", (0.55, 0.5, 0.6))
+    verdict = after(one, of=loss).verdict
+    assert verdict.proven and "leaving out the loss saves 55% [50%, 60%]" in verdict.summary
+
+
 def test_a_ceiling_without_effect_takes_the_verdict_back() -> None:
     verdict = after(tried("ceiling.data", "no effect", NOTHING)).verdict
     assert (verdict.cls, verdict.runner_up, verdict.proven) == ("unknown", "cpu", False)
