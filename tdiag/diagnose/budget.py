@@ -8,7 +8,7 @@ from tdiag import units
 from tdiag.evidence.device import Device, DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.sampled import CallTrees, Stacks
-from tdiag.evidence.steps import Budget, Phases, Steps
+from tdiag.evidence.steps import Budget, Phases, Steps, component_of
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.threshold import MAJORITY_FRAC
@@ -22,7 +22,6 @@ DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
 # device work that they cause.
 BETWEEN_STEPS = ("evaluation", "checkpoint", "gc")
 # Phase → budget component, if the names differ.
-RENAMED = {"after_step": "other"}
 
 
 def make_budget(evidence: Evidence) -> Budget | None:
@@ -41,7 +40,7 @@ def make_budget(evidence: Evidence) -> Budget | None:
     if steps is None or phases is None or steps.mean_ns <= 0:
         return None if device is None else _traced(device)
     busy = device is not None and sum(device.components_ns.get(n, 0.0) for n in DEVICE_BUSY) > 0
-    host = {RENAMED.get(name, name): ns for name, ns in phases.wall_ns.items()}
+    host = {component_of(name): ns for name, ns in phases.wall_ns.items()}
     if busy and device is not None:
         host = _with_device(steps.mean_ns, host, device)
     parts = _after_the_step(host, phases, evidence)

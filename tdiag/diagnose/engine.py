@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import msgspec
 
-from tdiag.diagnose.budget import RENAMED
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.steps import Budget, Phases, Steps
+from tdiag.evidence.steps import Budget, Phases, Steps, phase_of_component
 from tdiag.evidence.store import Evidence
 from tdiag.frameworks import in_its_terms
 from tdiag.model.diagnosis import Abstained, Finding, Fix, Speedup
@@ -188,8 +187,7 @@ def _error_of_rest(components: tuple[str, ...], evidence: Evidence) -> float:
 
 def _phases_of(components: tuple[str, ...]) -> set[str]:
     """The phases that make up these budget components."""
-    phase_of = {component: phase for phase, component in RENAMED.items()}
-    return {"data_wait" if c in DATA_WAIT else phase_of.get(c, c) for c in components}
+    return {"data_wait" if c in DATA_WAIT else phase_of_component(c) for c in components}
 
 
 def _speedup(

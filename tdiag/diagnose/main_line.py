@@ -9,7 +9,7 @@ import msgspec
 from tdiag.diagnose.sampled_lines import preparing_line
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.sampled import StackLine, Stacks
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases, phase_of_component
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Finding
@@ -20,8 +20,6 @@ from tdiag.rules.loop_lines import phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import percent
 
-# Budget component → phase, if the names differ.
-_PHASE = {"other": "after_step"}
 # Phases that the budget does not count as work of the step.
 _UNEXPLAINED = ("", "prepare", "after_step")
 
@@ -46,7 +44,7 @@ def sampled_there(evidence: Evidence, component: str) -> str:
     stacks, ops = evidence.get(Stacks), evidence.get(Ops)
     if stacks is None or stacks.samples < MIN_SAMPLES:
         return "the cause is unknown"
-    phase = _PHASE.get(component, component)
+    phase = phase_of_component(component)
     there = [x for x in stacks.training if phase_of(x, ops) == phase]
     top = _top(there or [x for x in stacks.training if phase_of(x, ops) in _UNEXPLAINED])
     return f"most samples:{named(top)}" if top else "the cause is unknown"

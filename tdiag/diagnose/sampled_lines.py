@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.steps import Budget, phase_of_component
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.threshold import MAJORITY_FRAC
@@ -17,8 +17,7 @@ from tdiag.rules.thresholds import MIN_SAMPLES
 if TYPE_CHECKING:
     from tdiag.diagnose.costs import Costs
 
-# Component of the budget → the phase of the torch calls in it.
-_PHASES = {"unattributed": "unattributed", "prepare": "prepare", "other": "after_step"}
+_COMPONENTS = ("unattributed", "prepare", "other")
 
 
 def preparing_line(evidence: Evidence, budget: Budget) -> StackLine | None:
@@ -40,10 +39,10 @@ def explain_by_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     stacks = evidence.get(Stacks)
     if budget.has_device or stacks is None or stacks.samples < MIN_SAMPLES:
         return
-    for component, phase in _PHASES.items():
+    for component in _COMPONENTS:
         left = costs.unknown.get(component, 0.0)
         if left and left >= MAJORITY_FRAC * budget.components_ns[component]:
-            _explain(costs, component, _lines_in(phase, stacks, evidence), evidence, budget)
+            _explain(costs, component, _lines_in(component, stacks, evidence), evidence, budget)
 
 
 def _explain(
@@ -83,11 +82,12 @@ def _works(line: StackLine, evidence: Evidence, ns: float) -> bool | None:
     return ns > FIXED_COST_FACTOR * dispatch.least_ns(here)
 
 
-def _lines_in(phase: str, stacks: Stacks, evidence: Evidence) -> list[StackLine]:
-    """The lines whose torch calls are in this phase, most samples first. In unattributed time also
-    those without torch calls, unless they or their functions are known to run in other phases."""
+def _lines_in(component: str, stacks: Stacks, evidence: Evidence) -> list[StackLine]:
+    """The lines whose torch calls are in this component, most samples first. In unattributed time
+    also those without torch calls, unless they or their functions are known to run in other
+    phases."""
     ops = evidence.get(Ops)
-    if phase != "unattributed":
+    if (phase := phase_of_component(component)) != "unattributed":
         calling = {x.at.spot for x in ops.lines if x.phase == phase} if ops else set()
         return [x for x in stacks.training if x.at.spot in calling and phase_of(x, ops) == phase]
     beside = [

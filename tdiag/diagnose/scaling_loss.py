@@ -15,13 +15,13 @@ from typing import get_args
 
 from msgspec import structs
 
-from tdiag.diagnose.budget import DEVICE_BUSY, RENAMED
+from tdiag.diagnose.budget import DEVICE_BUSY
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run.ranks_of_run import batch_samples
 from tdiag.evidence.machine import Environment, Threads
 from tdiag.evidence.ranks import Collectives, Ranks
-from tdiag.evidence.steps import Phases
+from tdiag.evidence.steps import Phases, component_of
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Diagnosis
 from tdiag.model.scaling import Load, Loss, Row, ScaledRun
@@ -134,7 +134,7 @@ def _budgets(
             return ([device.components_ns], "") if device else ([], _UNTRACED)
         if phases is None:
             return [], "no phases were measured"
-        return [{RENAMED.get(name, name): ns for name, ns in phases.wall_ns.items()}], ""
+        return [{component_of(name): ns for name, ns in phases.wall_ns.items()}], ""
     found = evidence.get(Ranks)
     if found is None:
         return [], evidence.missing.get(Ranks, "the ranks' steps could not be paired")

@@ -7,6 +7,20 @@ import msgspec
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import MAJORITY_FRAC
 
+# Phase → its component of the budget, if the names differ, and back.
+_COMPONENTS = {"after_step": "other"}
+_PHASES = {component: phase for phase, component in _COMPONENTS.items()}
+
+
+def component_of(phase: str) -> str:
+    """The budget component of this phase's time."""
+    return _COMPONENTS.get(phase, phase)
+
+
+def phase_of_component(component: str) -> str:
+    """The phase whose time this budget component is."""
+    return _PHASES.get(component, component)
+
 
 class Steps(Kind, frozen=True, kw_only=True):
     """Clean step times (window ``baseline``: hooks only, no profiler), boundary to boundary.

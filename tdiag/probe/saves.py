@@ -14,21 +14,11 @@ from . import places
 from .imports import when_imported
 from .patches import RETURNS, hidden
 from .record import wall_ns
-from .wire import SAVE_BEGIN, SAVE_END
+from .wire import SAVE_BEGIN, SAVE_END, SAVES
 
 if TYPE_CHECKING:
     from .core import Probe
 
-# Other modules bind these names as soon as the module was executed, so it is watched then.
-ELSEWHERE = {
-    "safetensors.torch": ("save_file", "save_model"),
-    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
-    # Besides writing files, these gather states and delete the previous checkpoint.
-    "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
-    "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
-    "transformers.trainer": ("Trainer._save_checkpoint",),
-    "accelerate.accelerator": ("Accelerator.save_state",),
-}
 MOST_PLACES = 16  # places with a `saver` record
 
 
@@ -44,7 +34,8 @@ class SaveWatch:
         save = self._watched("torch.save", torch.save)
         self.probe.patches.set(torch, "save", save, RETURNS)
         self.probe.patches.set(torch.serialization, "save", save, RETURNS)
-        for module in ELSEWHERE:
+        # Other modules bind these names as soon as the module was executed, so it is watched then.
+        for module in SAVES:
             when_imported(module, functools.partial(self._imported, module))
 
     def _imported(self, name: str, _began: int) -> None:
@@ -53,7 +44,7 @@ class SaveWatch:
     def _watch(self, name: str) -> None:
         module = sys.modules[name]
         public = name.replace(".state_dict_saver", "")
-        for path in ELSEWHERE[name]:
+        for path in SAVES[name]:
             kind, _, function = path.rpartition(".")
             owner = getattr(module, kind, None) if kind else module
             if original := getattr(owner, function, None):

@@ -121,6 +121,16 @@ ROOF = "roof.json"  # rates of the machine, from tdiag.launch.measured_roof
 CELLS = "cells"  # sources of notebook cells
 KERNEL = "kernel"  # in the configuration: watches a cell in a process that continues afterwards
 VISIT = "visit"  # the same: one more pass of windows in a process that `tdiag run` started
+# Module → its functions that save a checkpoint, besides torch.save.
+SAVES = {
+    "safetensors.torch": ("save_file", "save_model"),
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
+    # Besides writing files, these gather states and delete the previous checkpoint.
+    "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
+    "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
+    "transformers.trainer": ("Trainer._save_checkpoint",),
+    "accelerate.accelerator": ("Accelerator.save_state",),
+}
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` in the configuration
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from tdiag.evidence.sampled import CallTrees, Stacks
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases, component_of
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.diagnosis import Fix
@@ -52,14 +52,8 @@ NAME = "python-loop-over-tensors"
 CLASS = "overhead"
 UNTRIED = "the loop must be rewritten; `--freeze` of its function bounds the gain"
 
-# Phases of user code that is neither the model nor its loss, and their budget components.
-PHASES = {
-    "prepare": "prepare",
-    "optimizer": "optimizer",
-    "after_step": "other",
-    "unattributed": "unattributed",
-    "forward": "forward",  # only the modules' hooks in it
-}
+# Phases of user code that is neither the model nor its loss; of forward only the modules' hooks.
+PHASES = ("prepare", "optimizer", "after_step", "unattributed", "forward")
 # The budget components of device idle time caused by such a loop.
 WITH_DEVICE = ("launch", "sync")
 
@@ -86,7 +80,7 @@ def check(
     worst = max(lines, key=lambda line: line.elapsed_ns)
     small = spent <= calls * SMALL_CALL * (dispatch.op_ns if dispatch else PLAIN_CALL_NS)
     sure = small and not budget.has_device
-    named = tuple(PHASES[phase] for phase in loops)
+    named = tuple(map(component_of, loops))
     share = percent(spent / budget.step_ns)
     return Found(
         summary=(

@@ -29,7 +29,7 @@ memory. BatchNorm takes its statistics from all samples of a pass.
 from __future__ import annotations
 
 from tdiag.evidence.roofline import Roof, Work
-from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.steps import Budget, Phases, component_of
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Optimizers
@@ -100,7 +100,7 @@ def check(
             cost.spent_ns * gone,
             f"high end: one pass instead of {each:.0f}; low end:"
             f" {'half of it' if small else 'the fixed cost of their calls'}.",
-            (*sorted({_component(x.phase) for x in lines} | {"backward"}),),
+            (*sorted({component_of(x.phase) for x in lines} | {"backward"}),),
         ),
         at=at,
     )
@@ -109,10 +109,6 @@ def check(
 def _of_each(ops: Ops, passes: float) -> list[OpLine]:
     """The lines that make calls in most of the passes."""
     return [x for x in ops.lines if x.turns >= MAJORITY_FRAC * passes and x.phase != "data_wait"]
-
-
-def _component(phase: str) -> str:
-    return "other" if phase == "after_step" else phase
 
 
 def _each_ones(place: str) -> Fix:

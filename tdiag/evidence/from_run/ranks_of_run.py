@@ -37,6 +37,7 @@ from tdiag.evidence.from_run.timed import Timed, beside
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import CollectiveLine, Collectives, Ranks, RankTime
+from tdiag.evidence.steps import component_of
 from tdiag.evidence.store import Evidence
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 
@@ -45,8 +46,6 @@ SAME_STEP_FRAC = Threshold(
     "of the lead's mean step",
     "Heuristic: a rank whose mean step differs more does not step with the lead.",
 )
-
-OTHER = {"after_step": "other"}  # its name in the budget
 
 
 def rank_to_judge(
@@ -166,7 +165,7 @@ def _by_meeting(ranks: Mapping[int, RankDigest], *, by_hand: bool) -> Ranks:
     late = min(meeting, key=lambda rank: meeting[rank])
     times = []
     for rank, mine in sorted(ranks.items()):
-        apart = {OTHER.get(k, k): ns for k, ns in mine.wall_ns.items() if k not in names}
+        apart = {component_of(k): ns for k, ns in mine.wall_ns.items() if k not in names}
         waited = meeting[rank] - least
         times.append(
             RankTime(
@@ -189,7 +188,7 @@ def _by_collectives(ranks: Mapping[int, RankDigest]) -> Ranks:
         RankTime(
             rank=rank,
             step_ns=mine.step_ns,
-            components_ns={OTHER.get(k, k): ns for k, ns in mine.wall_ns.items()},
+            components_ns={component_of(k): ns for k, ns in mine.wall_ns.items()},
             communication_ns=waits[rank],
         )
         for rank, mine in sorted(ranks.items())

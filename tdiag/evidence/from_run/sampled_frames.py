@@ -9,7 +9,7 @@ import msgspec
 
 from tdiag.evidence.sampled import WRITERS
 from tdiag.frameworks import is_framework, logging_part
-from tdiag.probe.wire import is_user_file
+from tdiag.probe.wire import SAVES, is_user_file
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 
@@ -19,12 +19,11 @@ _PHASE_OF_FRAME = (
     ("torch/autograd/__init__.py", "backward", "backward"),
     ("torch/optim/", "step", "optimizer"),
     ("torch/serialization.py", "save", "checkpoint"),
-    ("safetensors/torch.py", "save_file", "checkpoint"),
-    ("distributed/checkpoint/state_dict_saver.py", "save", "checkpoint"),
-    ("lightning/pytorch/trainer/trainer.py", "save_checkpoint", "checkpoint"),
-    ("pytorch_lightning/trainer/trainer.py", "save_checkpoint", "checkpoint"),
-    ("transformers/trainer.py", "_save_checkpoint", "checkpoint"),
-    ("accelerate/accelerator.py", "save_state", "checkpoint"),
+    *(
+        (f"{module.replace('.', '/')}.py", function.rpartition(".")[2], "checkpoint")
+        for module, functions in SAVES.items()
+        for function in functions
+    ),
 )
 
 

@@ -16,7 +16,7 @@ from tdiag.evidence.from_run.slices import Ints, Slices, cut
 from tdiag.evidence.from_run.step_phases import PHASES, make_phases, phase_of_slices
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.median_step import lane
-from tdiag.evidence.steps import Phases
+from tdiag.evidence.steps import Phases, component_of
 from tdiag.model.timeline import Timeline
 from tdiag.probe.wire import BASELINE, BY_BATCH, SETTLE
 
@@ -75,9 +75,6 @@ def in_windows_of(lead: Process, other: Process) -> Process:
     return Process(other.pid, records, steps, name=other.name, away=other.away)
 
 
-RENAMED = {"after_step": "other"}  # as in the budget
-
-
 def clean_step(slices: Slices, phases: Ints, clean: Clean) -> Timeline:
     """``phases``: of each slice, an index into PHASES. The timeline has one lane: the training
     thread."""
@@ -89,7 +86,7 @@ def clean_step(slices: Slices, phases: Ints, clean: Clean) -> Timeline:
     end = np.cumsum(slices.ns[inside])
     begin, phase = end - slices.ns[inside], phases[inside]
     kinds = {
-        RENAMED.get(name, name): union(begin[phase == number], end[phase == number])
+        component_of(name): union(begin[phase == number], end[phase == number])
         for number, name in enumerate(PHASES)
         if (phase == number).any()
     }
