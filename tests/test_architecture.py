@@ -44,7 +44,17 @@ MAY_IMPORT = {
         "probe.wire",
     },
     # The catalogue of changes is the probe's: it is read by both processes.
-    "trial": {"errors", "units", "launch", "model", "duel", "report", "probe.wire", "probe.trial"},
+    "trial": {
+        "errors",
+        "units",
+        "launch",
+        "model",
+        "evidence",
+        "duel",
+        "report",
+        "probe.wire",
+        "probe.trial",
+    },
     # It hands on what was recorded, to viewers of others.
     "view": {"errors", "children", "trace", "evidence", "report", "model", "probe.wire"},
 }

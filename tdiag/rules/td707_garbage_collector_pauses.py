@@ -35,6 +35,7 @@ from tdiag.units import per_step, plural
 CODE = "TD707"
 NAME = "garbage-collector-pauses"
 CLASS = "overhead"
+AFTER = {"TD213": "the collector runs after so many new objects, and each sample is a few"}
 
 
 def check(budget: Budget, phases: Phases, settings: Settings | None) -> Found | None:

@@ -1,4 +1,4 @@
-"""Ceilings that leave out what other files test no script of: copies to a device, and logs."""
+"""Ceilings of copies to a device, logs and own losses; other files test scripts of the others."""
 
 from __future__ import annotations
 
@@ -129,3 +129,36 @@ def test_what_torch_reads_for_itself_is_no_read_of_the_script(
     assert [int(count) for count, _ in shown] == [plain, changed]
     assert shown[0][1] == shown[1][1], "Adam steps by another number"
     assert {what.partition(" returns")[0] for _, _, what in said(watched)} == told
+
+
+OWN_LOSS = """
+import torch
+def both(y):
+    return RESULT
+x = torch.ones(2, requires_grad=True)
+torch.optim.SGD([x], lr=0.1)
+for _ in range(3):
+    r = both(x)
+import sys
+sys.stdout.write(str(SHOW))
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "show", "shown", "told"),
+    [
+        ("y.sum(), {'part': y.mean(), 'seen': 3}",
+         "[r[0].item(), r[1]['part'].item(), r[1]['seen']]", "[0.0, 0.0, 3]",
+         "is a sum of its inputs"),
+        ("y.sum(), y * 2", "[r[0].item(), r[1].tolist()]", "[2.0, [2.0, 2.0]]",
+         "returns a tensor with gradients that is not one number"),
+        ("y.sum().item()", "r", "2.0", "returns no loss with gradients"),
+    ],
+)  # fmt: skip
+def test_a_loss_of_the_script_keeps_the_form_of_what_it_returns(
+    result: str, show: str, shown: str, told: str, tmp_path: Path
+) -> None:
+    code = OWN_LOSS.replace("RESULT", result).replace("SHOW", show)
+    watched = watch_code(tmp_path, code, windows=[], trial=[("ceiling.loss", "script.py:both")])
+    assert (watched.returncode, watched.out) == (0, shown), watched.err
+    assert {what for _, _, what in said(watched)} == {f"script.py:both {told}"}
