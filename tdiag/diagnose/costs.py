@@ -19,7 +19,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for data,
@@ -52,12 +52,6 @@ HIGH_FRAC = Threshold(
     "of the step",
     "TensorFlow's input-pipeline analysis calls a program highly bound by something from 20 % of"
     " the step on (kHighlyInfeedBoundThresholdInPercent).",
-)
-NO_OVERHEAD_NS = Threshold(
-    100_000,
-    "ns per call",
-    "A one-element layer with its backward takes up to 42 µs (FIXED_COST_FACTOR × 7 µs); doubled"
-    " and rounded up for slower cores. Longer calls do work on any machine.",
 )
 CROWDED = "other programs kept the cores busy"  # a doubt about the time that calls take
 

@@ -19,6 +19,7 @@ from tdiag.model.diagnosis import Roofline, RooflineLine
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import MODEL_PHASES
+from tdiag.rules.fixed_cost import unknown_work_ns
 
 EFFICIENT_FRAC = Threshold(
     0.4,
@@ -70,6 +71,12 @@ def why_unknown(evidence: Evidence) -> str:
     """What is missing for a roofline, and why."""
     missing = Work if evidence.get(Roof) is not None else Roof
     return evidence.why_missing(missing)
+
+
+def unknown_work(evidence: Evidence) -> float:
+    """Time of calls that may be work which the roofline does not know, ns per step."""
+    work, roof = evidence.get(Work), evidence.get(Roof)
+    return unknown_work_ns(work, roof) if work and roof else 0.0
 
 
 def _calling(evidence: Evidence, work: Work, roof: Roof) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tdiag.diagnose.blind import blind
 from tdiag.diagnose.costs import CROWDED, HIGH_FRAC, Costs, family_of, undisturbed, weigh
-from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, why_unknown
+from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, unknown_work, why_unknown
 from tdiag.diagnose.main_line import (
     fetched_by,
     framework_loop,
@@ -86,7 +86,9 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             # On a device, kernels were seen to run; on a CPU the time may be the cost of calling
             # torch.
             certainty = certainty if budget.has_device else min(certainty, GUESS_CONFIDENCE)
-        elif _alone(evidence, costs) and (waste := _wasted(roofline, costs, findings)):
+        elif _alone(evidence, costs) and (
+            waste := _wasted(roofline, costs, findings, unknown_work(evidence))
+        ):
             share, words = waste
             confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
             wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
@@ -218,11 +220,12 @@ def _alone(evidence: Evidence, costs: Costs) -> bool:
 
 
 def _wasted(
-    roofline: Roofline, costs: Costs, findings: Sequence[Finding]
+    roofline: Roofline, costs: Costs, findings: Sequence[Finding], unknown_ns: float
 ) -> tuple[float, str] | None:
     """The share of the step that neither arithmetic nor memory traffic explains but calls or too
     few threads do, and a sentence about it; None if it is below ``HIGH_FRAC``, or if a finding
-    about the computing itself explains as much."""
+    about the computing itself explains as much. ``unknown_ns``: time of calls that may be work the
+    roofline does not know, per step."""
     computing = costs.compute / costs.step_ns
     shares = [f.at_best_ns / costs.step_ns for f in findings if f.cls == "compute"]
     explained = max(HIGH_FRAC, *shares, 0.0)
@@ -233,7 +236,7 @@ def _wasted(
             f"{computing:.0%} of the step is computing with {used} of {threads} threads: with all"
             f" of them it would take {1 - roofline.idle_threads_frac:.0%} of the time at best"
         )
-    called = computing * (1 - roofline.efficiency)
+    called = computing * (1 - roofline.efficiency) - unknown_ns / costs.step_ns
     inefficient = roofline.efficiency < EFFICIENT_FRAC and roofline.bound == "dispatch"
     if not inefficient or called < explained:
         return None

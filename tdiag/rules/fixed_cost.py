@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from tdiag.evidence.roofline import Roof, Work
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.place import Place
@@ -19,6 +19,12 @@ FIXED_COST_FACTOR = Threshold(
     " BatchNorm2d, ReLU, GELU and Softmax on one element took 1.8 to 6.2 times as long, with busy"
     " neighbours 1.9 to 9.3, their median 6.1; up to this factor they can be fixed cost alone"
     " (benchmarks/rule_constants.py fixed_cost.FIXED_COST_FACTOR).",
+)
+NO_OVERHEAD_NS = Threshold(
+    100_000,
+    "ns per call",
+    "A one-element layer with its backward takes up to 42 µs (FIXED_COST_FACTOR × 7 µs); doubled"
+    " and rounded up for slower cores. Longer calls do work on any machine.",
 )
 GRAD_CALL_MOST = Threshold(
     8,
@@ -64,6 +70,19 @@ class FixedCost:
     def work(self) -> float:
         """Time spent ÷ fixed cost; 0 without calls."""
         return self.spent_ns / self.dispatch_ns if self.dispatch_ns else 0.0
+
+    def does_little(self, best: float | None) -> bool:
+        """Whether the calls take much longer than their work needs at ``best``, ns; False if that
+        is unknown."""
+        return best is not None and best <= LITTLE_WORK_FRAC * self.spent_ns
+
+    def small(self, best: float | None) -> bool:
+        """Whether fixed cost may be all or most of the time: all, if the time is within the range
+        of fixed costs; most, if the calls are short and their work needs less than that."""
+        if self.work <= FIXED_COST_FACTOR:
+            return True
+        short = self.spent_ns <= NO_OVERHEAD_NS * self.calls
+        return short and best is not None and best <= self.dispatch_ns
 
 
 def fixed_cost(
@@ -142,11 +161,30 @@ def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> flo
         return None
     functions = {(line.at.file, line.at.function) for line in mine}
     found = [
-        roof.best_ns(op)
+        _best_ns(op, roof)
         for op in work.ops
         if op.at and any(_is(file, name, op.at) for file, name in functions)
     ]
     return sum(found) * (1 + BACKWARD_WORK) if found else None
+
+
+def best_of_step_ns(work: Work | None, roof: Roof | None) -> float | None:
+    """The same for all work of the traced step, without doubling it for backward, which the trace
+    contains."""
+    return sum(_best_ns(op, roof) for op in work.ops) if work and roof else None
+
+
+def unknown_work_ns(work: Work, roof: Roof) -> float:
+    """Time of long calls beyond their bytes, ns per step, whose arithmetic the roof does not know,
+    such as sorting or drawing random numbers."""
+    return sum(max(0.0, _best_ns(op, roof) - roof.best_ns(op)) for op in work.ops)
+
+
+def _best_ns(op: OpWork, roof: Roof) -> float:
+    """A call that takes longer than any overhead, and whose arithmetic is not counted, works all
+    the time."""
+    unknown = not op.flops and op.spent_ns > NO_OVERHEAD_NS * op.count
+    return op.spent_ns if unknown else roof.best_ns(op)
 
 
 def _is(file: str, function: str, at: Place) -> bool:

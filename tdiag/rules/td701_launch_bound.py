@@ -7,7 +7,9 @@ takes over ten times as long as usual, the host does something else: it preproce
 context, loads a module, or captures a graph.
 CPU: the time of forward and backward compared with the fixed cost of their torch calls, counted
 exactly and timed on this machine. If most of the time goes to lines whose calls do work, only the
-other lines count. A Python loop in forward is judged separately: by that fixed cost, or by how
+other lines count. Calls that take longer still count if they take less than 0.1 ms each, and the
+work of the whole step, by its traced shapes, needs less than their fixed cost on this machine. Long
+calls whose arithmetic is not known (sorting, random numbers) count as work. A Python loop in forward is judged separately: by that fixed cost, or by how
 little of its time its traced shapes need on this machine. Loops over tensor values (TD501) and a
 model called in a loop (TD712) have their own rules.
 
@@ -52,8 +54,8 @@ from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import (
     BACKWARD_TIMES,
     FIXED_COST_FACTOR,
-    LITTLE_WORK_FRAC,
     best_ns,
+    best_of_step_ns,
     cost_of,
     fixed_cost,
     fixed_cost_of_small,
@@ -114,7 +116,8 @@ def check(
             if x.constructs or in_hook(x, hooks) or x.shared >= MIN_LINE_CALLS
         ]
         looping = _in_a_loop(budget, phases, ops, dispatch, apart, work, roof)
-        return looping or _on_cpu(budget, phases, ops, dispatch, loader, apart, agent)
+        best = best_of_step_ns(work, roof)
+        return looping or _on_cpu(budget, phases, ops, dispatch, loader, apart, agent, best)
     if device is None:
         raise Abstain("no device activity was traced")
     if loop:
@@ -137,8 +140,7 @@ def _in_a_loop(
     loop = [line for line in _loop(ops) if line not in apart]
     cost = cost_of(loop, phases, ops, dispatch)
     best = best_ns(loop, work, roof)
-    little = best is not None and best <= LITTLE_WORK_FRAC * cost.spent_ns
-    if not cost.calls or not (cost.work <= FIXED_COST_FACTOR or little):
+    if not cost.calls or not (cost.work <= FIXED_COST_FACTOR or cost.does_little(best)):
         return None
     others = fixed_cost_of_small(phases, ops, dispatch, [*apart, *loop])
     if fixed.work <= FIXED_COST_FACTOR and cost.spent_ns <= others.spent_ns:
@@ -177,23 +179,28 @@ def _on_cpu(
     loader: Loader | None,
     apart: list[OpLine],
     agent: bool,
+    best: float | None,
 ) -> Found | None:
+    """``best``: the least time for the work of the whole step, ns; None if unknown."""
     fixed = fixed_cost(phases, ops, dispatch, apart)
-    if not fixed.calls or fixed.work > FIXED_COST_FACTOR:
+    if not fixed.calls or not fixed.small(best):
         return None
     assert phases and ops and dispatch
+    alone = fixed.work <= FIXED_COST_FACTOR
     small = fixed_cost_of_small(phases, ops, dispatch, apart)
-    if small.spent_ns < MAJORITY_FRAC * fixed.spent_ns:
+    if alone and small.spent_ns < MAJORITY_FRAC * fixed.spent_ns:
         fixed = small  # the other lines' calls do work
     if not fixed.calls:
         return None
+    compared = "little more than the fixed cost of a call"
+    if not alone:
+        compared = f"but the work of the whole step needs {duration(best or 0.0)} at best"
     few = "small " if fixed is small else ""
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
             f" {per_step(fixed.spent_ns, budget.step_ns)} for {fixed.calls:.0f} torch calls:"
-            f" {duration(fixed.spent_ns / fixed.calls)} per call, little more than the fixed cost"
-            " of a call."
+            f" {duration(fixed.spent_ns / fixed.calls)} per call, {compared}."
         ),
         evidence=(
             count(f"{few}torch calls in forward", fixed.calls, "ops", "per_step"),
@@ -203,6 +210,7 @@ def _on_cpu(
                 "baseline",
             ),
             ns("fixed cost of these calls on this machine", fixed.dispatch_ns, "probe"),
+            *(() if alone else (ns("time the step's work needs at best", best or 0.0, "trace"),)),
         ),
         fix=_fix(loader, "default", agent),
         gain=Gain(

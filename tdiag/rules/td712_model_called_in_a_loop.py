@@ -48,7 +48,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, LITTLE_WORK_FRAC, best_ns, cost_of
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of
 from tdiag.rules.loops import conversions
 from tdiag.rules.model_calls import ModelLoop, model_loop
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -174,7 +174,7 @@ def _on_cpu(
     least = cost.dispatch_ns * to_clean
     small, cell = cost.spent_ns <= FIXED_COST_FACTOR * least, bool(loop.sequence)
     best = best_ns(loop.lines, work, roof)
-    little = best is not None and best <= LITTLE_WORK_FRAC * cost.spent_ns
+    little = cost.does_little(best)
     if not (small or cell or loop.one_row or little):
         return None
     at_best = () if best is None or cell else (ns("their work at best", best, "trace"),)

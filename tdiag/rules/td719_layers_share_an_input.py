@@ -33,7 +33,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, LITTLE_WORK_FRAC, best_ns, cost_of
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of
 from tdiag.rules.loops import MIN_LINE_CALLS
 from tdiag.units import duration, percent
 
@@ -71,7 +71,7 @@ def check(
         raise Abstain("the fixed cost of a call was not measured on this machine")
     cost = cost_of(lines, phases, ops, dispatch)
     best = best_ns(lines, work, roof)
-    little = best is not None and best <= LITTLE_WORK_FRAC * cost.spent_ns
+    little = cost.does_little(best)
     sure = little or cost.work <= FIXED_COST_FACTOR
     worst = max(lines, key=lambda line: line.elapsed_ns)
     layers, merged = worst.shared, 1 - 1 / worst.shared

@@ -37,7 +37,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, LITTLE_WORK_FRAC, best_ns, cost_of
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of
 from tdiag.rules.loops import WORK_IN_SMALL_CALL_FRAC
 from tdiag.rules.model_calls import MIN_MODEL_CALLS
 from tdiag.rules.td722_backward_again_and_again import AGAIN
@@ -75,7 +75,7 @@ def check(
     cost = cost_of(forwards, phases, ops, dispatch)
     best = best_ns(forwards, work, roof)
     small = cost.spent_ns <= FIXED_COST_FACTOR * cost.dispatch_ns
-    little = best is not None and best <= LITTLE_WORK_FRAC * cost.spent_ns
+    little = cost.does_little(best)
     if not cost.calls or not (small or little):
         return None
     gone, least = 1 - 1 / each, min(cost.dispatch_ns, cost.spent_ns)

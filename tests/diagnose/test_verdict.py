@@ -374,6 +374,15 @@ def test_what_calls_cost_and_work_does_not_is_overhead() -> None:
     assert (efficient.cls, efficient.healthy) == ("compute", True)
 
 
+def test_a_long_call_of_unknown_arithmetic_is_no_overhead() -> None:
+    """Sorting: its bytes take a hundredth of its time. Beside many small calls."""
+    many = work(5e6, calls=20_000)
+    assert run({"data_wait_cpu": 4}, many).cls == "overhead"
+    sort = replace(many.ops[0], name="aten::sort", flops=0.0, count=1.0, host_ns=0.8 * STEP)
+    found = run({"data_wait_cpu": 4}, replace(many, ops=(*many.ops, sort)))
+    assert (found.cls, found.healthy) == ("compute", False)
+
+
 def test_fewer_threads_than_cores_are_overhead_where_the_work_is_limited_by_them() -> None:
     halved = replace(ROOF, flops_per_s={"float32": 0.5e9}, threads=1)
     found = run({"data_wait_cpu": 4}, replace(ROOF, in_force=halved), work(45e6))

@@ -145,3 +145,37 @@ def test_statistics_that_a_hook_reads_are_no_loss(caller: str, calls: str, hook:
         found = finding("TD711", evidence)
         assert found.location == reads.at
         assert found.fix.text.startswith("The hook at train.py:26 reads values in every step.")
+
+
+def layers(
+    needs_ms: float, calls: float = 300.0, sort_ms: float = 0.0, forward: float = 7
+) -> Evidence:
+    """Layers that take over six times the fixed cost of their calls. Their work needs ``needs_ms``;
+    a call that sorts takes ``sort_ms`` of the traced step."""
+    line = op_line(26, "forward", calls, grad_calls=calls, elapsed_ns=forward * MS,
+                   names={"linear": calls})  # fmt: skip
+    product = OpWork(name="aten::mm", dims=((8, 16), (16, 16)), dtype="float32", count=3 * calls,
+                     flops=needs_ms * 1e6, moved=0.0, host_ns=forward * MS, device_ns=None)  # fmt: skip
+    sort = replace(product, name="aten::sort", count=1.0, flops=0.0, host_ns=sort_ms * MS)
+    roof = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e10),), source="measured")
+    work = Work(ops=(product, sort) if sort_ms else (product,), calls=4 * calls)
+    return in_forward(line, forward=forward, backward=2 * forward).add(roof, work)
+
+
+def test_short_calls_whose_work_needs_less_than_their_fixed_cost_are_small() -> None:
+    found = finding("TD701", layers(needs_ms=1))
+    assert "300 torch calls: 70.0 µs per call" in found.summary
+    assert "the work of the whole step needs 1.00 ms at best" in found.summary
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        layers(needs_ms=3),  # the fixed cost of 300 calls is 2.1 ms
+        layers(needs_ms=1, calls=200),  # 105 µs each: long
+        layers(needs_ms=0.5, sort_ms=5),
+    ],
+    ids=["work", "long calls", "a sort"],
+)
+def test_they_are_not_if_they_may_work(evidence: Evidence) -> None:
+    assert result("TD701", evidence) is None

@@ -109,8 +109,7 @@ def _computing(ops: Nested, phases: Sequence[Phase]) -> Mask:
 
 def _counted(view: TraceView, ops: Nested) -> Rows:
     """Of ops that call one another, the one that does the work: a matrix op counts with all it
-    calls,
-    else the innermost."""
+    calls, else the innermost."""
     shaped = view.trace.shapes[ops.rows] >= 0
     matrices, counted = matrix_rows(view, ops)
     leaf = shaped & ~wrapping(ops, np.flatnonzero(shaped))
