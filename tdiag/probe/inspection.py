@@ -105,7 +105,7 @@ class Inspection:
         self.modules: dict[int, Any] = {}
         # For each, the parameters with a gradient that no optimizer has: how many, and a few
         # values.
-        self.without_optimizer: dict[int, tuple[int, list[float]]] = {}
+        self.without_optimizer: dict[int, tuple[Any, list[Any]]] = {}
         self.with_parameters: set[int] = set()
         self.looked: dict[int, int] = {}  # module → calls whose inputs were inspected
         self.ddp: Any = None
@@ -167,8 +167,8 @@ class Inspection:
 
     def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int]]:
         """``[module, numbers]``, for each module the numbers in parameters that have a gradient and
-        belong to no optimizer. Left out: those that a script updates by hand (their values change),
-        those that did not exist at the last look, and 16-bit parameters and parameters if none of
+        belong to no optimizer. Left out: gradients that stay as they are (of an earlier training),
+        parameters that a script updates by hand (their values change), those that did not exist at the last look, and 16-bit parameters and parameters if none of
         the modules' is in an optimizer, because the optimizer may have copies."""
         held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
         models = [(number, list(module.parameters())) for number, module in self.alive()]
@@ -178,10 +178,12 @@ class Inspection:
         for number, parameters in models:
             mine = [p for p in parameters if id(p) not in held and _has_gradient(p)]
             held |= {id(p) for p in mine}
-            state = len(mine), [float(p.detach()[(0,) * p.dim()]) for p in mine[:VALUES_READ]]
-            if mine and self.without_optimizer.get(number) == state:
+            values = len(mine), [_first(p.detach()) for p in mine[:VALUES_READ]]
+            gradients = [_written(p.grad) for p in mine[:VALUES_READ]]
+            before, old = self.without_optimizer.get(number, (None, gradients))
+            if mine and values == before and gradients != old:
                 rows.append((number, sum(p.numel() for p in mine)))
-            self.without_optimizer[number] = state
+            self.without_optimizer[number] = values, gradients
         return rows
 
     def look(self, window: str) -> None:
@@ -226,6 +228,16 @@ class Inspection:
             storages.add(storage)
         rows = [[place, *line] for place, line in lines.items()]
         return {"kept": rows, "kept_of": steps, "kept_since": self.probe.step - step}
+
+
+def _first(tensor: Any) -> float:
+    return float(tensor[(0,) * tensor.dim()])
+
+
+def _written(gradient: Any) -> tuple[int, int, float]:
+    """Differs if the gradient was computed again."""
+    first = 0.0 if gradient.is_sparse else _first(gradient)
+    return id(gradient), gradient._version, first
 
 
 def _has_gradient(parameter: Any) -> bool:

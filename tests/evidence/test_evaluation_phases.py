@@ -132,6 +132,24 @@ def test_a_frozen_teacher_in_the_step_is_forward(tmp_path: Path) -> None:
     assert "evaluation" not in found
 
 
+def test_a_teacher_that_the_script_trained_first_is_forward(tmp_path: Path) -> None:
+    """Distillation in one script, without a DataLoader. Most recorded steps train the teacher."""
+
+    def step(run: Run, number: int) -> None:
+        run.gap(3)
+        if number < 18:
+            run.forward(4, TEACHER)
+        else:
+            run.forward(7, TEACHER, train=False, grad=False)
+            run.forward(4)
+        run.backward(5)
+        run.update(2)
+
+    found = phases_of(Run(tmp_path).steps(30, step))
+    assert "evaluation" not in found.wall_ns
+    assert found.wall_ns["forward"] == pytest.approx((18 * 4 + 12 * 11) / 30 * MS)
+
+
 def test_a_teacher_on_one_of_two_zipped_loaders_is_forward(tmp_path: Path) -> None:
     def step(run: Run, number: int) -> None:
         run.batch(3, TRAIN)

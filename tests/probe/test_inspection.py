@@ -113,12 +113,14 @@ class Net(torch.nn.Module):
 class Teacher(Net): pass
 class ByHand(Net): pass
 class Quiet(Net): pass
-net, teacher, by_hand, quiet = Net(), Teacher(), ByHand(), Quiet()
+class Trained(Net): pass
+net, teacher, by_hand, quiet, trained = Net(), Teacher(), ByHand(), Quiet(), Trained()
+trained(torch.randn(8, 4)).sum().backward()  # before: its gradients stay
 optimizer = torch.optim.SGD(net.head.parameters(), lr=0.01)  # its body was forgotten
 for step in range(400):
     x = torch.randn(8, 4)
     with torch.no_grad():
-        calm = quiet(x)
+        calm = quiet(x) + trained(x)
     loss = (net(x) - teacher(x) - by_hand(x) - calm).square().mean()
     optimizer.zero_grad()
     for p in by_hand.parameters():
@@ -135,4 +137,4 @@ def test_gradients_of_parameters_that_nothing_updates(tmp_path: Path) -> None:
     modules = evidence.get(Modules)
     assert modules
     unused = {module.name: module.unused_gradients for module in modules.modules}
-    assert unused == {"Net": 40, "Teacher": 49, "ByHand": 0, "Quiet": 0}
+    assert unused == {"Net": 40, "Teacher": 49, "ByHand": 0, "Quiet": 0, "Trained": 0}

@@ -84,8 +84,7 @@ class _Regions:
         self.mode = self.arg & (TRAINING_MODE | GRAD_ON)
         self.candidate = self.model & (self.mode != (TRAINING_MODE | GRAD_ON))
         self.habit = self._habitual()
-        graded = self.model & self.trains_later & (self.mode & GRAD_ON > 0)
-        trained = np.isin(self.module, self.module[graded])
+        trained = self._still(self.model & self.trains_later & (self.mode & GRAD_ON > 0))
         self.teacher = self.candidate & self.habit & ~trained & self.trains_later
 
     def _losses(self, modules: Mapping[int, ModuleRecord]) -> Mask:
@@ -138,20 +137,29 @@ class _Regions:
     def evaluated(self, loaders: Mapping[int, str]) -> Mask:
         """Regions of evaluations; docs/phases.md explains how they are recognised."""
         in_train_mode = self.model & self.trains_later & (self.mode == (TRAINING_MODE | GRAD_ON))
-        toggled = (self.mode & TRAINING_MODE == 0) & np.isin(
-            self.module, self.module[in_train_mode]
-        )
+        toggled = (self.mode & TRAINING_MODE == 0) & self._still(in_train_mode)
         by_hand = self.followed & ~self.has_batch[self.segment] & (toggled | ~self.habit)
         found = self.candidate & (by_hand | (~self.followed & ~self.teacher))
         return self._spread(found, loaders)
 
+    def _still(self, calls: Mask) -> Mask:
+        """Whether the region's module has one of these calls in its step or a later one. A teacher
+        that the script trained first has none."""
+        _, module = np.unique(self.module, return_inverse=True)
+        last = np.full(int(module.max(initial=0)) + 1, -1)
+        np.maximum.at(last, module[calls], self.step[calls])
+        result: Mask = last[module] >= self.step
+        return result
+
     def _habitual(self) -> Mask:
-        """Whether calls of this module in this mode happen in most steps."""
+        """Whether calls of this module in this mode happen in most steps since the first of them, or
+        in most of half of all steps, whichever is more."""
         steps = max(1, self.steps)
         pairs = np.unique(self.arg[self.model] * steps + self.step[self.model])
-        values, counts = np.unique(pairs // steps, return_counts=True)
+        values, firsts, counts = np.unique(pairs // steps, return_index=True, return_counts=True)
+        since = np.maximum(steps - pairs[firsts] % steps, MAJORITY_FRAC * steps)
         # What most steps do belongs to the training step; what fewer steps do is an evaluation.
-        return np.isin(self.arg, values[counts >= MAJORITY_FRAC * self.steps])
+        return np.isin(self.arg, values[counts >= MAJORITY_FRAC * since])
 
     def _spread(self, found: Mask, loaders: Mapping[int, str]) -> Mask:
         """Extend from the model's calls to the loss computed from them and to their batches."""
