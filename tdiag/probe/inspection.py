@@ -168,8 +168,9 @@ class Inspection:
     def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int]]:
         """``[module, numbers]``, for each module the numbers in parameters that have a gradient and
         belong to no optimizer. Left out: gradients that stay as they are (of an earlier training),
-        parameters that a script updates by hand (their values change), those that did not exist at the last look, and 16-bit parameters and parameters if none of
-        the modules' is in an optimizer, because the optimizer may have copies."""
+        parameters that a script updates by hand (their values change), those that did not exist at
+        the last look, and 16-bit parameters and parameters if none of the modules' is in an
+        optimizer, because the optimizer may have copies."""
         held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
         models = [(number, list(module.parameters())) for number, module in self.alive()]
         if watched_by_script() or not any(id(p) in held for _, all_of in models for p in all_of):

@@ -315,13 +315,20 @@ class LoaderWatch:
 
     def number(self, loader: Any) -> int:
         """This loader's number; the first time, also write its record. A loader that is made again
-        for each epoch gets the number of the previous one, which is gone by then."""
+        for each epoch gets the number of the previous one, which is gone by then. Its length may
+        differ (a curriculum); the same line may also make a loader for evaluation, so that of the
+        nearest length is taken."""
         number = self.numbers.get(loader)
         if number is None:
             about = describe_loader(loader, self.places.get(loader))
-            number = next(
-                (n for n, (was, of) in self.described.items() if was == about and of() is None),
-                len(self.described),
+            number = min(
+                (
+                    n
+                    for n, (was, of) in self.described.items()
+                    if of() is None and _like(was, about)
+                ),
+                key=lambda n: abs(_length(self.described[n][0]) - _length(about)),
+                default=len(self.described),
             )
             if number == len(self.described):
                 self.probe.recorder.write("loader", id=number, **about)
@@ -329,6 +336,16 @@ class LoaderWatch:
             self.numbers[loader] = number
             self.by_dataset[id(loader.dataset)] = number
         return int(number)
+
+
+def _like(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two descriptions of loaders are equal but for their lengths."""
+    lengths = ("dataset_len", "sampler_len")
+    return all(one[key] == other[key] for key in one if key not in lengths)
+
+
+def _length(about: dict[str, Any]) -> int:
+    return about["sampler_len"] or 0
 
 
 def pause_ns(age_ns: float, budget_ns: float) -> int:

@@ -196,6 +196,32 @@ def beside_the_step(
     return found
 
 
+def within_the_step(
+    stacks: Stacks, ops: Ops, trees: CallTrees | None
+) -> dict[tuple[str, int], str]:
+    """The phase of lines that make no torch call and run between the first forward and the update,
+    by file and line: in the function that runs the loop, that of the last line above that leads to
+    torch calls. Left out: lines below a first of several updates."""
+    frames = trees.training if trees else ()
+    spans, leading = _spans(ops, frames), _leading(ops, frames)
+    found = {}
+    for line in stacks.training:
+        inside = (x for x in _chain(line, frames) if x[0] in spans)
+        function, number = next(inside, (None, 0))
+        if phase_of(line, ops) or function is None:
+            continue
+        first, last = spans[function]
+        above = [x for x in leading[function] if x < number]
+        if first < number < last and above:
+            phases = leading[function][max(above)]
+            phase = next(
+                (x for x in (*_UPDATE, "backward", *reversed(_FORWARD)) if x in phases), ""
+            )
+            if phase and phase not in _UPDATE:
+                found[line.at.spot] = phase
+    return found
+
+
 def between_epochs(
     budget: Budget, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
@@ -241,23 +267,26 @@ def _side(
 def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, tuple[int, int]]:
     """For each function that leads to the forward and to the update: the first and the last of its
     lines that do."""
-    leads: dict[str, dict[_Function, set[int]]] = {x: defaultdict(set) for x in (BEFORE, AFTER)}
+    spans = {}
+    for function, lines in _leading(ops, frames).items():
+        forward = [number for number, phases in lines.items() if phases & set(_FORWARD)]
+        update = [number for number, phases in lines.items() if phases & set(_UPDATE)]
+        if forward and update:
+            spans[function] = (min(forward + update), max(forward + update))
+    return spans
+
+
+def _leading(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, dict[int, set[str]]]:
+    """For each function the lines that make torch calls or lead to some, and the calls' phases."""
+    found: dict[_Function, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     called = {x.at.spot: x.phase for x in ops.lines}
     for x in ops.lines:
-        for phases, to in ((_FORWARD, leads[BEFORE]), (_UPDATE, leads[AFTER])):
-            if x.phase in phases:
-                to[_function(x.at.file, x.at.function)].add(x.at.line)
+        found[_function(x.at.file, x.at.function)][x.at.line].add(x.phase)
     for number, frame in enumerate(frames):
-        phase = called.get((frame.file, frame.line), "")
-        for phases, to in ((_FORWARD, leads[BEFORE]), (_UPDATE, leads[AFTER])):
-            if phase in phases:
-                for function, line in _up(number, frames):
-                    to[function].add(line)
-    spans = {}
-    for function in leads[BEFORE].keys() & leads[AFTER].keys():
-        lines = leads[BEFORE][function] | leads[AFTER][function]
-        spans[function] = (min(lines), max(lines))
-    return spans
+        if phase := called.get((frame.file, frame.line)):
+            for function, line in _up(number, frames):
+                found[function][line].add(phase)
+    return found
 
 
 def _chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[_Function, int]]:

@@ -9,9 +9,10 @@ CPU: the time of forward and backward compared with the fixed cost of their torc
 exactly and timed on this machine. If most of the time goes to lines whose calls do work, only the
 other lines count. Calls that take longer still count if they take less than 0.1 ms each, and the
 work of the whole step, by its traced shapes, needs less than their fixed cost on this machine. Long
-calls whose arithmetic is not known (sorting, random numbers) count as work. A Python loop in forward is judged separately: by that fixed cost, or by how
-little of its time its traced shapes need on this machine. Loops over tensor values (TD501) and a
-model called in a loop (TD712) have their own rules.
+calls whose arithmetic is not known (sorting, random numbers) count as work. A Python loop in
+forward is judged separately: by that fixed cost, or by how little of its time its traced shapes
+need on this machine. Loops over tensor values (TD501) and a model called in a loop (TD712) have
+their own rules.
 
 ## Why it is slow
 Python, dispatch and launch take the same few microseconds per call, however little data it touches.

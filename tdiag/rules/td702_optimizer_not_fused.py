@@ -28,11 +28,12 @@ from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.machine import Environment
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import EmbeddingTables, Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, text, version, where
 from tdiag.rules.examples import budget, environment, optimizers
 from tdiag.rules.thresholds import MIN_OPTIMIZER_FRAC
@@ -103,6 +104,7 @@ def check(
     kernels: Kernels | None,
     device: DeviceTime | None,
     tables: EmbeddingTables | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     if _sparse(tables, optimizers):
         return None
@@ -111,6 +113,10 @@ def check(
     working = _kernels_ns(budget, kernels, device)
     if phases is not None and phases.update_ns is not None and not budget.has_device:
         updating, source = phases.update_ns, "baseline"  # without gradient clipping
+        sampled = updating_frac(trees) * budget.step_ns if trees else 0.0
+        # A framework's step also calls the user's callbacks.
+        if 0 < sampled < MAJORITY_FRAC * updating:
+            updating, source = sampled, "sample"
     if not slow or updating + working < MIN_OPTIMIZER_FRAC * budget.step_ns:
         return None
     if not budget.has_device and version(environment.torch) < (2, FUSED_ON_CPU_SINCE):
@@ -153,6 +159,19 @@ def check(
         ),
         at=largest.created_at,
     )
+
+
+def updating_frac(trees: CallTrees) -> float:
+    """The share of the training thread's samples in torch's optimizers, without the user's
+    functions that these call (a closure, hooks and, in Lightning's step, callbacks)."""
+    inside: list[bool] = []
+    share = 0.0
+    for frame in trees.training:
+        above = frame.parent >= 0 and inside[frame.parent]
+        inside.append(not frame.user and (above or "torch/optim/" in frame.file))
+        if inside[-1] != above:
+            share += frame.frac if inside[-1] else -frame.frac
+    return share
 
 
 def _kernels_ns(budget: Budget, kernels: Kernels | None, device: DeviceTime | None) -> float:

@@ -46,7 +46,13 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import BEFORE, beside_the_step, check_samples, logs
+from tdiag.rules.loop_lines import (
+    BEFORE,
+    beside_the_step,
+    check_samples,
+    logs,
+    within_the_step,
+)
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, per_step
 
@@ -88,15 +94,17 @@ def check(
         others += before
     candidates = (_with_libraries(x, budget, ops) for x in stacks.training if x not in others)
     mine = [x for x in candidates if _own(x) and not logs(x)]
+    within = within_the_step(stacks, ops, trees)
+    phases_of = {x: _phases(x, ops) or {within.get(x.at.spot, "")} & set(PHASES) for x in mine}
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
     mine = [x for x in mine if x not in unseen]
     outside = {x: _outside(x, budget, stacks, ops) for x in mine}
     lines = [x for x in outside if outside[x] > OUTSIDE_FRAC * x.own_frac * budget.step_ns]
-    lines = [x for x in lines if _phases(x, ops)]
+    lines = [x for x in lines if phases_of[x]]
     added = {x: _added(x, stacks, budget) for x in lines}
     for x in lines:
         if outside[x] >= NOTICEABLE_FRAC * budget.step_ns:
-            added[x] = min(added[x], _not_clean(x, outside, ops, phases))
+            added[x] = min(added[x], _not_clean(x, outside, phases_of, ops, phases))
     lines = [x for x in lines if outside[x] > added[x]]
     apart = [
         x for x in lines if _calling(x, ops) and _longer(x, budget, stacks, ops) > COMPARABLE_TIMES
@@ -104,7 +112,7 @@ def check(
     lines = [x for x in lines if x not in apart]
     # A line above the forward spends no time in the phases of the loop's other lines.
     above = {x.at.spot for x in before}
-    there = {p for x in lines for p in (("prepare",) if x.at.spot in above else _phases(x, ops))}
+    there = {p for x in lines for p in (("prepare",) if x.at.spot in above else phases_of[x])}
     if apart and not lines:
         raise Abstain("torch calls took more than twice as long while sampled as while counted")
     if not lines and unseen:
@@ -221,14 +229,18 @@ def _added(line: StackLine, stacks: Stacks, budget: Budget) -> float:
 
 
 def _not_clean(
-    line: StackLine, outside: Mapping[StackLine, float], ops: Ops, phases: Phases | None
+    line: StackLine,
+    outside: Mapping[StackLine, float],
+    phases_of: Mapping[StackLine, set[str]],
+    ops: Ops,
+    phases: Phases | None,
 ) -> float:
     """The most that the sampler can have added to the line, ns per step: sampled Python time of the
     line's phases minus their clean time outside torch calls."""
     if phases is None:
         return inf
-    mine = _phases(line, ops)
-    sampled = sum(ns for x, ns in outside.items() if _phases(x, ops) & mine)
+    mine = phases_of[line]
+    sampled = sum(ns for x, ns in outside.items() if phases_of[x] & mine)
     clean = sum(phases.wall_ns.get(phase, 0.0) for phase in mine)
     called = sum(x.elapsed_ns for x in ops.lines if x.phase in mine)
     return max(0.0, sampled - max(0.0, clean - called))

@@ -142,6 +142,35 @@ def test_a_loader_made_again_each_epoch_is_one_and_takes_no_other_ones_number(
     }  # fmt: skip
 
 
+GROWS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def made(size):
+    return DataLoader(TensorDataset(torch.randn(size, 4)), batch_size=8)
+for epoch in range(40):
+    train = made(32 + epoch)
+    for (x,) in train:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        for (x,) in made(8 + epoch % 2):
+            model.eval()(x)
+    model.train()
+"""
+
+
+def test_a_loader_made_again_of_more_data_is_one_and_not_that_of_the_evaluation(
+    tmp_path: Path,
+) -> None:
+    loaders = watch_code(tmp_path, GROWS, windows=["baseline"]).evidence().get(Loaders)
+    assert loaders
+    assert {(x.role, x.made) for x in loaders.loaders} == {("train", 40), ("eval", 40)}
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_files_random_numbers_and_values_of_a_fetch(workers: int, tmp_path: Path) -> None:
     run = watch_code(tmp_path, CODE, str(workers), windows=["baseline"])

@@ -154,8 +154,9 @@ def layers(
     a call that sorts takes ``sort_ms`` of the traced step."""
     line = op_line(26, "forward", calls, grad_calls=calls, elapsed_ns=forward * MS,
                    names={"linear": calls})  # fmt: skip
-    product = OpWork(name="aten::mm", dims=((8, 16), (16, 16)), dtype="float32", count=3 * calls,
-                     flops=needs_ms * 1e6, moved=0.0, host_ns=forward * MS, device_ns=None)  # fmt: skip
+    product = OpWork(name="aten::mm", dims=((8, 16), (16, 16)), dtype="float32",
+                     count=3 * calls, flops=needs_ms * 1e6, moved=0.0, host_ns=forward * MS,
+                     device_ns=None)  # fmt: skip
     sort = replace(product, name="aten::sort", count=1.0, flops=0.0, host_ns=sort_ms * MS)
     roof = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e10),), source="measured")
     work = Work(ops=(product, sort) if sort_ms else (product,), calls=4 * calls)

@@ -152,8 +152,8 @@ class _Regions:
         return result
 
     def _habitual(self) -> Mask:
-        """Whether calls of this module in this mode happen in most steps since the first of them, or
-        in most of half of all steps, whichever is more."""
+        """Whether calls of this module in this mode happen in most steps since the first of them,
+        or in most of half of all steps, whichever is more."""
         steps = max(1, self.steps)
         pairs = np.unique(self.arg[self.model] * steps + self.step[self.model])
         values, firsts, counts = np.unique(pairs // steps, return_index=True, return_counts=True)
