@@ -205,6 +205,7 @@ class EmbeddingTable(Kind, frozen=True, kw_only=True):
     looked_up: float  # rows per step; a row looked up twice counts twice
     sparse: bool  # its gradient holds only the rows that were looked up
     elsewhere: bool  # used by other calls, too: its gradient is dense in any case
+    highest: int | None = None  # the largest row number looked up in the counted steps
 
 
 class EmbeddingTables(Kind, frozen=True, kw_only=True):

@@ -104,6 +104,17 @@ def main_function(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
     return largest
 
 
+def spread_work(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
+    """The lines of the user's functions that together certainly take most of the fetch's work,
+    those of the largest function first, if no single line or function does."""
+    lines = _working(fed, stacks)
+    alone = main_line(fed, stacks) or main_function(fed, stacks)
+    if fed is None or alone or not _most(lines, fed, stacks):
+        return []
+    largest = largest_function(lines)
+    return [*largest, *(line for line in lines if line not in largest)]
+
+
 def largest_function(lines: Sequence[StackLine]) -> list[StackLine]:
     """The lines of the function with most samples, in their order. A comprehension belongs to its
     function, if its frame's name shows it."""

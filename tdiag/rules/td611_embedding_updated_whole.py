@@ -54,6 +54,7 @@ CODE = "TD611"
 NAME = "embedding-updated-whole"
 CLASS = "compute"
 UNTRIED = "the table needs its own optimizer"
+AFTER = {"TD222": "a table of the rows in use is updated whole in no time"}
 
 # Optimizer → the optimizer that accepts sparse gradients instead.
 TAKES_SPARSE = {"Adam": "SparseAdam", "AdamW": "SparseAdam", "SGD": "SGD", "Adagrad": "Adagrad"}

@@ -55,6 +55,7 @@ class TableLine(msgspec.Struct):
     at: At = None
     sparse: bool = False
     elsewhere: bool = False
+    highest: int | None = None
 
 
 class FrozenFields(msgspec.Struct):

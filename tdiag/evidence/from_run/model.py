@@ -134,7 +134,7 @@ def _tables(ops: OpsRecord) -> EmbeddingTables:
             EmbeddingTable(
                 name=table.name, at=location(table.at), rows=table.rows, bytes=table.bytes,
                 looked_up=table.looked_up / ops.steps, sparse=table.sparse,
-                elsewhere=table.elsewhere,
+                elsewhere=table.elsewhere, highest=table.highest,
             )
             for table in ops.tables
         )

@@ -14,13 +14,14 @@ LOOKUPS = {"embedding", "embedding_bag"}
 
 
 class _Table:
-    __slots__ = ("elsewhere", "looked_up", "place", "ref", "sparse")
+    __slots__ = ("elsewhere", "highest", "looked_up", "place", "ref", "sparse")
 
     def __init__(self, weight: torch.Tensor, place: Any, sparse: bool) -> None:
         self.ref = weakref.ref(weight)
         self.place, self.sparse = place, sparse
         self.looked_up = 0
         self.elsewhere = False
+        self.highest: torch.Tensor | None = None
 
 
 class Tables:
@@ -52,9 +53,14 @@ class Tables:
             table = _Table(weight, place, bool(kwargs.get("sparse")))
             self.tables[id(weight)] = table
         table.looked_up += rows.numel()
+        if rows.numel():  # kept as a tensor: reading it would wait for a device
+            highest = rows.detach().max()
+            known = table.highest
+            table.highest = highest if known is None else torch.maximum(known, highest)
 
     def report(self) -> list[dict[str, Any]]:
-        """The field ``tables`` of the `ops` record; ``looked_up``: in the whole window."""
+        """The field ``tables`` of the `ops` record; ``looked_up``: in the whole window;
+        ``highest``: the largest row number looked up in it."""
         names = self.inspection.weight_names()
         alive = [(table, table.ref()) for table in self.tables.values()]
         return [
@@ -66,6 +72,7 @@ class Tables:
                 "looked_up": table.looked_up,
                 "sparse": table.sparse,
                 "elsewhere": table.elsewhere,
+                "highest": None if table.highest is None else int(table.highest),
             }
             for table, weight in alive
             if weight is not None
