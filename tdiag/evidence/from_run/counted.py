@@ -101,6 +101,9 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
             if line.elapsed
             else 0.0,
             frozen_ns=line.frozen / line.elapsed * time_of(line) if line.elapsed else 0.0,
+            of_batch_ns=line.of_batch / line.elapsed * time_of(line) * compared
+            if line.elapsed
+            else 0.0,
             contracted_ns=line.contracted / line.elapsed * time_of(line) if line.elapsed else 0.0,
             contraction=line.contraction,
         )

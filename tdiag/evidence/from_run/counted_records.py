@@ -27,6 +27,7 @@ class OpsLine(msgspec.Struct):
     contracted: float = 0
     contraction: str = ""
     frozen: float = 0
+    of_batch: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}
     turns: float = 0

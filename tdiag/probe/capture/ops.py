@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import accelerator, dynamo, places
 from ..patches import hidden
+from .batch_work import BatchWork
 from .constants import Constants
 from .contractions import Contractions
 from .flow import MOVES, Flow
@@ -142,7 +143,7 @@ class OpsCapture(Capture):
         self.lines = Lines(self.probe, self.boundary)
         self.syncs = SyncWarnings()
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
-        self.contractions = Contractions()
+        self.contractions, self.of_batch = Contractions(), BatchWork()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
@@ -207,8 +208,12 @@ class OpsCapture(Capture):
         self.contractions.seen(name, args, kwargs, result, line, ended - began)
         if self.constants.seen(name, args, kwargs, result, at):
             line.constant += ended - began
-        elif self.frozen.seen(name, args, kwargs, result):
-            line.frozen += ended - began
+        else:
+            frozen = self.frozen.seen(name, args, kwargs, result)
+            line.frozen += (ended - began) * frozen
+            alone = self.of_batch.seen(name, args, kwargs, result, frozen)
+            if alone and self.constants.steps:  # before, constants are not known
+                line.of_batch += ended - began
         if name not in made_there:  # a library's loop is not the line's loop
             line.names[name] += 1
             made_there.add(name)

@@ -1,0 +1,74 @@
+"""What the probe takes for work on the batch alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.torch_ops import Ops
+
+from .harness import watch_code
+
+SCRIPT = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.frozen = nn.Linear(64, 64), nn.Linear(64, 64).requires_grad_(False)
+        self.near = torch.rand(64, 64)
+    def forward(self, x):
+        h = self.body(x)
+        y = {made}
+        return h + y.float()[:1]
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+data = torch.randn(4096, 64)
+for step in range(100_000):
+    first = step % 500
+    x = data[first : first + 8]
+    loss = net(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def share(folder: Path, made: str) -> float:
+    """Of the time of the calls at the line of ``made``."""
+    script = SCRIPT.format(made=made)
+    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    ops = run.evidence().get(Ops)
+    assert ops is not None
+    (line,) = (x for x in ops.lines if x.at.line == 11)
+    return line.of_batch_ns / line.elapsed_ns
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "torch.cdist(x, x) @ x",
+        "x @ self.near",
+        "x.clone().index_fill_(0, (x.sum(1) > 0).nonzero()[:, 0], 0.0)",
+    ],
+)
+def test_what_depends_on_the_batch_alone(tmp_path: Path, made: str) -> None:
+    assert share(tmp_path, made) > 0.5
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "h.detach().sort().values",
+        "x.clone().mul_(h.detach()).sort().values.sort().values.sort().values",
+        "self.frozen(x).sort().values",
+        "x + torch.randn_like(x)",
+        "nn.functional.dropout(x).sort().values",
+        "self.near @ self.near",
+        "x @ self.body.weight.detach()",
+    ],
+)
+def test_what_does_not(tmp_path: Path, made: str) -> None:
+    assert share(tmp_path, made) < 0.3
