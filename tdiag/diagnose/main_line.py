@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -12,9 +13,10 @@ from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, phase_of_component
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
-from tdiag.model.diagnosis import Finding
+from tdiag.model.diagnosis import Finding, Roofline
+from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import DATA_WAIT, where
+from tdiag.rules.base import DATA_WAIT, same_function, where
 from tdiag.rules.fetch_lines import FETCH_SAMPLES, fetch_measure, top_fetch_lines
 from tdiag.rules.loop_lines import phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
@@ -48,6 +50,29 @@ def sampled_there(evidence: Evidence, component: str) -> str:
     there = [x for x in stacks.training if phase_of(x, ops) == phase]
     top = _top(there or [x for x in stacks.training if phase_of(x, ops) in _UNEXPLAINED])
     return f"most samples:{named(top)}" if top else "the cause is unknown"
+
+
+def most_lost(roofline: Roofline, evidence: Evidence) -> str:
+    """The user's function whose heaviest ops lose most time against the machine's rates, at its
+    line with most samples."""
+    lost: Counter[Place] = Counter()
+    for line in roofline.lines:
+        if line.at is not None:
+            lost[line.at] += line.ns - line.best_ns
+    if not lost:
+        return ""
+    at = max(lost, key=lambda place: lost[place])
+    op = next(line.name for line in roofline.lines if line.at == at).removeprefix("aten::")
+    stacks = evidence.get(Stacks)
+    # A trace may name a file relative to the working directory.
+    there = [
+        x.at
+        for x in (stacks.training if stacks else ())
+        if x.at.file.endswith(at.file)
+        and same_function(x.at, msgspec.structs.replace(at, file=x.at.file))
+    ]
+    place = there[0] if there else at
+    return f"; most is lost in {at.function}{where(place)}, first by {op}"
 
 
 def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> str:

@@ -16,6 +16,7 @@ from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, unknown_wor
 from tdiag.diagnose.main_line import (
     fetched_by,
     framework_loop,
+    most_lost,
     named,
     sampled_there,
     unexplained_place,
@@ -94,7 +95,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
             return _verdict(wasteful, confidence, words)
         why = why_unknown(evidence)
-        return _compute(candidate, costs, findings, certainty, roofline, why)
+        lost = most_lost(roofline, evidence) if roofline else ""
+        return _compute(candidate, costs, findings, certainty, roofline, why, lost)
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
         return _doubtful(costs)  # possible overhead exceeds the certain waste
@@ -270,6 +272,7 @@ def _compute(
     certainty: float,
     roofline: Roofline | None,
     why: str,
+    lost: str,
 ) -> Verdict:
     if costs.doubts:
         return _doubtful(costs)
@@ -284,6 +287,8 @@ def _compute(
     healthy = healthy and efficient and sure
     summary = f"{candidate.share:.0%} of the step is computing{_reached(roofline, why)}"
     summary += ": healthy" if healthy else _next(candidate)
+    if not (efficient or winnable):
+        summary += lost
     if winnable and candidate.runner_up is None:
         share = winnable[0].recoverable_ns / costs.step_ns
         summary += f"; the largest gain is {winnable[0].name} ({share:.0%})"

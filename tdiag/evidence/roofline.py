@@ -18,7 +18,8 @@ class OpWork(Kind, frozen=True, kw_only=True):
     minimum bytes that one call reads and writes; what it reads twice counts once.
 
     ``host_ns`` and ``device_ns``: of all its calls; ``device_ns`` is None without a traced device.
-    ``at``: the user's function around it, None if no stacks were recorded, and in backward."""
+    ``backward``: it runs in backward, for a traced forward op. ``at``: the user's function around
+    it (in backward: around that forward op), None if no stacks were recorded."""
 
     name: str
     dims: tuple[tuple[int, ...], ...]
@@ -29,6 +30,7 @@ class OpWork(Kind, frozen=True, kw_only=True):
     host_ns: float
     device_ns: float | None
     at: Place | None = None
+    backward: bool = False
 
     @property
     def spent_ns(self) -> float:
@@ -37,8 +39,8 @@ class OpWork(Kind, frozen=True, kw_only=True):
 
 
 def convolves(op: OpWork) -> bool:
-    """Forward convolutions only: a backward op has its caller's place."""
-    return "conv" in op.name and "backward" not in op.name
+    """Forward convolutions only."""
+    return "conv" in op.name and not op.backward and "backward" not in op.name
 
 
 class Work(Kind, frozen=True, kw_only=True):

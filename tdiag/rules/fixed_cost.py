@@ -163,7 +163,7 @@ def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> flo
     found = [
         _best_ns(op, roof)
         for op in work.ops
-        if op.at and any(_is(file, name, op.at) for file, name in functions)
+        if op.at and not op.backward and any(_is(file, name, op.at) for file, name in functions)
     ]
     return sum(found) * (1 + BACKWARD_WORK) if found else None
 

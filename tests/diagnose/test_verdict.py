@@ -16,7 +16,18 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, HostOps
 from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict
 from tdiag.model.kind import Kind
-from tdiag.rules.examples import MS, budget, loaders, op_line, ops, phases, system
+from tdiag.rules.examples import (
+    MS,
+    at,
+    budget,
+    loaders,
+    op_line,
+    ops,
+    phases,
+    stack,
+    stacks,
+    system,
+)
 
 STEP = 100 * MS
 DISPATCH = Dispatch(op_ns=1500, grad_op_ns=6000)
@@ -359,6 +370,15 @@ def test_a_step_far_below_what_the_machine_reaches_is_not_healthy() -> None:
     found = run({"data_wait_cpu": 4}, work(10e6))
     assert (found.cls, found.healthy) == ("compute", False)
     assert "at 10% of what this machine reaches: its work needs 10.0 ms of 96.0 ms" in found.summary
+
+
+def test_it_says_where_most_is_lost() -> None:
+    op = replace(work(10e6).ops[0], name="aten::exp", at=at(31, "pairs", file="train.py"))
+    traced = Work(ops=(op,), calls=60)
+    assert "; most is lost in pairs at train.py:31, first by exp" in run({}, traced).summary
+    line = stack(35, 0.5, "", function="pairs")  # its file is absolute
+    found = run({}, traced, stacks((line,)))
+    assert "; most is lost in pairs at train.py:35, first by exp" in found.summary
 
 
 def test_what_calls_cost_and_work_does_not_is_overhead() -> None:

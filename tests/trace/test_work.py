@@ -11,7 +11,7 @@ from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.from_trace.work import flops, moved
 from tdiag.evidence.roofline import Work
 
-from .making import Event, evidence_of, op, step, trace_of
+from .making import Event, evidence_of, op, span, step, trace_of
 
 
 def shaped(name: str, ts: float, dur: float, *dims: tuple[int, ...], kind: str = "float") -> Event:
@@ -101,3 +101,27 @@ def test_without_shapes_there_is_a_reason(tmp_path: Path) -> None:
     evidence = evidence_of(tmp_path, [step(1, 0, 200), op("aten::mm", 10, 20)])
     assert evidence.get(Work) is None
     assert "record_shapes" in evidence.missing[Work]
+
+
+def test_an_op_in_backward_has_the_place_of_the_forward_op_that_made_it(tmp_path: Path) -> None:
+    number = {"Sequence number": 7}
+    made = shaped("aten::mm", 12, 20, (32, 64), (64, 128))
+    made["args"] |= number | {"Fwd thread id": 0}
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    events = [
+        step(1, 0, 200),
+        span("python_function", "train.py(3): train", 1, 190),
+        span("python_function", "model.py(9): forward", 10, 30),
+        made,
+        op(node, 100, 50, **number, **{"Fwd thread id": 1}),
+        shaped("aten::mm", 110, 30, (64, 32), (32, 128)),
+        shaped("aten::add", 160, 9, (32, 128)),
+    ]
+    work = evidence_of(tmp_path, events).get(Work)
+    assert work is not None
+    found = {(x.name, x.dims[0][0]): (x.backward, x.at and x.at.function) for x in work.ops}
+    assert found == {
+        ("aten::mm", 32): (False, "forward"),
+        ("aten::mm", 64): (True, "forward"),
+        ("aten::add", 32): (False, "train"),
+    }

@@ -66,13 +66,21 @@ def _by_name(view: TraceView, nested: Nested, steps: int) -> tuple[HostOp, ...]:
 def _backward_of(
     view: TraceView, nested: Nested, phases: Sequence[Phase], steps: int
 ) -> dict[str, float]:
-    """Backward ns per step by the phase in which the forward op was called.
+    """Backward ns per step by the phase in which the forward op was called."""
+    if not phases:
+        return {}
+    nodes, makers = created(view, nested)
+    durations = (nested.end - nested.start)[nodes]
+    return _by_phase(nested.start[makers], durations, phases, steps)
+
+
+def created(view: TraceView, nested: Nested) -> tuple[Ints, Ints]:
+    """Backward nodes, and for each the forward op that created it: indices into ``nested.rows``.
+    Nodes whose op was not traced are left out.
 
     A backward node carries the sequence number of the forward op that created it. Ops that create
     none carry the next number, so the last forward op with the number is the creator.
     """
-    if not phases:
-        return {}
     trace, rows = view.trace, nested.rows
     sequence = trace.sequence[rows]
     node = trace.named(rows, BACKWARD_NODE.match) & (sequence >= 0)
@@ -81,7 +89,7 @@ def _backward_of(
     made = made[np.lexsort((nested.start[made], sequence[made]))]
     nodes = np.flatnonzero(node)
     if not len(made) or not len(nodes):
-        return {}
+        return nodes[:0], made[:0]
     # The last forward op with this number that began before the node ran.
     numbers = np.unique(sequence[made])
     origin = int(nested.start.min())
@@ -90,9 +98,7 @@ def _backward_of(
     wanted = np.searchsorted(numbers, sequence[nodes]) * scale + (nested.start[nodes] - origin)
     at = np.searchsorted(keys, wanted, side="right") - 1
     found = (at >= 0) & (sequence[made[at]] == sequence[nodes])
-    moments = nested.start[made[at[found]]]
-    durations = (nested.end - nested.start)[nodes[found]]
-    return _by_phase(moments, durations, phases, steps)
+    return nodes[found], made[at[found]]
 
 
 def _by_phase(

@@ -14,6 +14,7 @@ from tdiag.evidence.from_trace.device_work import issuing_ops
 from tdiag.evidence.from_trace.host_ops import (
     NOT_A_TENSOR,
     Phase,
+    created,
     matrix_rows,
     without_gc,
     wrapping,
@@ -62,8 +63,10 @@ def work(
     kernels = window.began(view, view.work)
     issuers = _enclosing(ops, rows)[issuing_ops(view, ops, kernels)]
     np.add.at(device, issuers[issuers >= 0], trace.dur_ns[kernels][issuers >= 0])
-    places, at = stacks.locate(ops.rows[rows])
-    keys = np.stack([trace.name[ops.rows[rows]], trace.shapes[ops.rows[rows]], at])
+    makers = _makers(view, ops)[rows]
+    backward = makers >= 0
+    places, at = stacks.locate(ops.rows[np.where(backward, makers, rows)])
+    keys = np.stack([trace.name[ops.rows[rows]], trace.shapes[ops.rows[rows]], at, backward])
     kinds, member = np.unique(keys, axis=1, return_inverse=True)
     counts = np.bincount(member)
     host = np.bincount(member, (ops.end - ops.start)[rows])
@@ -71,7 +74,7 @@ def work(
     shapes = [_tensors(*texts) for texts in trace.shape_texts]
     outputs = _outputs(trace.names, shapes, kinds)
     found = []
-    for number, (name, shape, place) in enumerate(kinds.T.tolist()):
+    for number, (name, shape, place, in_backward) in enumerate(kinds.T.tolist()):
         dims, dtypes = shapes[shape]
         if not dims:
             continue
@@ -87,6 +90,7 @@ def work(
                 host_ns=float(host[number]) / window.count,
                 device_ns=float(on_device[number]) / window.count if len(kernels) else None,
                 at=places[place],
+                backward=bool(in_backward),
             )
         )
     found.sort(key=lambda op: -(op.device_ns or op.host_ns))
@@ -118,6 +122,19 @@ def _counted(view: TraceView, ops: Nested) -> Rows:
         leaf &= ~((above >= 0) & counted[above])
         above = np.where(above >= 0, ops.parent[above], -1)
     return np.union1d(matrices, np.flatnonzero(leaf))
+
+
+def _makers(view: TraceView, ops: Nested) -> Rows:
+    """For each op that runs in a backward node the forward op that created the node, else −1."""
+    found = np.full(len(ops.rows), -1, np.int64)
+    nodes, makers = created(view, ops)
+    found[nodes] = makers
+    above = ops.parent.copy()
+    while (above >= 0).any():
+        inner = (found < 0) & (above >= 0)
+        found[inner] = found[above[inner]]
+        above = np.where(above >= 0, ops.parent[above], -1)
+    return found
 
 
 def _enclosing(ops: Nested, counted: Rows) -> Rows:
@@ -160,7 +177,7 @@ def _outputs(
     """A convolution's output dimensions by those of its input and weight, read from its backward:
     the first input of backward is the output's gradient."""
     found = {}
-    for name, shape, _ in kinds.T.tolist():
+    for name, shape, *_ in kinds.T.tolist():
         dims = shapes[shape][0]
         if "convolution_backward" in names[name] and len(dims) >= 3:
             found[dims[1], dims[2]] = dims[0]
