@@ -39,6 +39,8 @@ class StackLine(Kind, frozen=True, kw_only=True):
     # Of self_frac: samples in the Python of a framework that the line called, without logging and
     # without phases that a stack shows: the time that its loop takes around the step.
     framework: float = 0.0
+    # Of self_frac: samples in a framework's evaluation.
+    evaluating: float = 0.0
 
 
 class Stacks(Kind, frozen=True, kw_only=True):

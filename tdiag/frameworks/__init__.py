@@ -59,6 +59,13 @@ def logging_part(frame: str) -> str:
     return next((part.name for part in parts if part.frames.search(frame)), "")
 
 
+@cache
+def evaluates(frame: str) -> bool:
+    """Whether this frame runs a framework's evaluation."""
+    known = (framework.evaluates for framework in FRAMEWORKS)
+    return any(one is not None and one.search(frame) for one in known)
+
+
 def _value(fix: Fix) -> str:
     """The number that the fix sets: that of its intervention, else the last of its action."""
     _, _, value = (fix.intervention or "").partition("=")

@@ -67,6 +67,7 @@ TRAINER = Framework(
         "TD903": f"try smaller and larger {_argument('ddp_bucket_cap_mb=...')}",
         "TD904": _argument("ddp_find_unused_parameters=False"),
     },
+    evaluates=re.compile(r"transformers/trainer\.py:(Trainer\.)?_?(evaluate|evaluation_loop)$"),
     logging=(
         # Before Python 3.11 a sampled name has no class; then only tqdm's own frames show it.
         LoggingPart(

@@ -46,6 +46,7 @@ LIGHTNING = Framework(
         "TD904": 'Trainer(strategy="ddp"), which does not search for unused parameters',
         "TD905": "Trainer(accumulate_grad_batches=...), which reduces the last micro-batch only",
     },
+    evaluates=re.compile(r"(lightning/pytorch|pytorch_lightning)/loops/evaluation_loop\.py:"),
     logging=(
         LoggingPart(
             "the progress bar",

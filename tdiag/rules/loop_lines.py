@@ -47,7 +47,7 @@ _DESCRIBES = re.compile(
 _DESCRIBING = ("(lib/histograms.py)", "(lib/_histograms_impl.py)")
 _DRAWS = ("matplotlib", "seaborn", "plotly", "tabulate", "prettytable")
 _FUNCTIONS = ("def ", "async def ")
-_Function = tuple[str, str]  # file and last part of the name, because samplers add the class
+FunctionKey = tuple[str, str]  # file and last part of the name, because samplers add the class
 
 
 def check_samples(stacks: Stacks) -> None:
@@ -136,12 +136,14 @@ def saved_by_hand(
     ]
 
 
-def _of_weights(line: StackLine, frames: Sequence[CallFrame], loops: Collection[_Function]) -> bool:
+def _of_weights(
+    line: StackLine, frames: Sequence[CallFrame], loops: Collection[FunctionKey]
+) -> bool:
     text = _block(*line.at.spot, _FUNCTIONS)
-    if _function(line.at.file, line.at.function) in loops or "torch.save" in text:
+    if function_key(line.at.file, line.at.function) in loops or "torch.save" in text:
         text = _block(*line.at.spot, ("if ", "for ", "while ", *_FUNCTIONS))
     texts = [text]
-    for (file, name), number in _chain(line, frames):
+    for (file, name), number in chain(line, frames):
         texts += [name, linecache.getline(file, number)]
     return any(map(_WEIGHTS.search, texts))
 
@@ -206,7 +208,7 @@ def within_the_step(
     spans, leading = _spans(ops, frames), _leading(ops, frames)
     found = {}
     for line in stacks.training:
-        inside = (x for x in _chain(line, frames) if x[0] in spans)
+        inside = (x for x in chain(line, frames) if x[0] in spans)
         function, number = next(inside, (None, 0))
         if phase_of(line, ops) or function is None:
             continue
@@ -252,10 +254,10 @@ def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> l
 def _side(
     phase: str,
     line: StackLine,
-    spans: dict[_Function, tuple[int, int]],
+    spans: dict[FunctionKey, tuple[int, int]],
     frames: Sequence[CallFrame],
 ) -> str:
-    for function, number in _chain(line, frames):
+    for function, number in chain(line, frames):
         if function in spans:
             first, last = spans[function]
             if first == last == number:
@@ -264,7 +266,7 @@ def _side(
     return {"after_step": AFTER, "prepare": BEFORE}.get(phase, "")
 
 
-def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, tuple[int, int]]:
+def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, tuple[int, int]]:
     """For each function that leads to the forward and to the update: the first and the last of its
     lines that do."""
     spans = {}
@@ -276,12 +278,12 @@ def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, tuple[int, 
     return spans
 
 
-def _leading(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, dict[int, set[str]]]:
+def _leading(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, dict[int, set[str]]]:
     """For each function the lines that make torch calls or lead to some, and the calls' phases."""
-    found: dict[_Function, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    found: dict[FunctionKey, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     called = {x.at.spot: x.phase for x in ops.lines}
     for x in ops.lines:
-        found[_function(x.at.file, x.at.function)][x.at.line].add(x.phase)
+        found[function_key(x.at.file, x.at.function)][x.at.line].add(x.phase)
     for number, frame in enumerate(frames):
         if phase := called.get((frame.file, frame.line)):
             for function, line in _up(number, frames):
@@ -289,25 +291,25 @@ def _leading(ops: Ops, frames: Sequence[CallFrame]) -> dict[_Function, dict[int,
     return found
 
 
-def _chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[_Function, int]]:
+def chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[FunctionKey, int]]:
     """The line itself, then its callers, innermost first, in the stack with most samples."""
     mine = [
         number for number, frame in enumerate(frames) if (frame.file, frame.line) == line.at.spot
     ]
     if not mine:
-        yield _function(line.at.file, line.at.function), line.at.line
+        yield function_key(line.at.file, line.at.function), line.at.line
         return
     yield from _up(max(mine, key=lambda number: frames[number].frac), frames)
 
 
-def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[tuple[_Function, int]]:
+def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[tuple[FunctionKey, int]]:
     """The user's functions of one stack from this frame up, and their lines."""
     while number >= 0:
         frame = frames[number]
         if frame.user:
-            yield _function(frame.file, frame.name), frame.line
+            yield function_key(frame.file, frame.name), frame.line
         number = frame.parent
 
 
-def _function(file: str, name: str) -> _Function:
+def function_key(file: str, name: str) -> FunctionKey:
     return file, name.rsplit(".", 1)[-1]

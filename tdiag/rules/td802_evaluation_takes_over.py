@@ -1,7 +1,8 @@
 """Evaluation takes a large part of the training time
 
 ## What it measures
-Evaluation time per training step: forward passes that no backward follows, with their data.
+Evaluation time per training step: forward passes that no backward follows, with their data. If more
+than half of it does not call the model (metrics, decoding, plots), the finding names that line.
 
 ## Why it is slow
 Evaluating every few steps, or on a large validation set, costs as much as training on it without
@@ -12,8 +13,9 @@ Evaluate less often, or on a fixed part of the validation set. Use a larger batc
 gradients take memory.
 
 ## How the gain is computed
-Low end: a quarter as many evaluations; nothing, if only one evaluation and no end of an epoch was
-seen: it may be rare. High end: so few that they take five percent of the time.
+Low end: a quarter as many evaluations, or, if a line beside the model takes most of it, that work
+at half its cost; nothing, if only one evaluation and no end of an epoch was seen: it may be rare.
+High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
 An agent's rollouts, and generation, gather training data and are not evaluation: if actions or
@@ -28,14 +30,14 @@ import math
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.sampled import CallTrees
+from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Calls
+from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, count, held, ns
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
     SEEN_ONCE,
@@ -46,7 +48,8 @@ from tdiag.rules.evaluation import (
     seen_once,
 )
 from tdiag.rules.examples import at, budget, loaders, phases
-from tdiag.rules.thresholds import RARER_LOW_FRAC
+from tdiag.rules.loop_lines import chain, function_key
+from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES, RARER_LOW_FRAC
 from tdiag.units import duration, percent, plural
 
 CODE = "TD802"
@@ -72,6 +75,8 @@ def check(
     history: StepHistory | None,
     trees: CallTrees | None,
     steps: Steps | None,
+    stacks: Stacks | None,
+    ops: Ops | None,
 ) -> Found | None:
     evaluating = held(budget, "evaluation")
     if not evaluating:
@@ -84,30 +89,68 @@ def check(
     once = seen_once("evaluation", phases, steps, history)
     rarer = math.ceil(evaluating / usual) if usual else 1
     at = evaluation_place(loaders, modules)
+    places, told, cheaper = over(at, loaders), "", ""
+    least, how = evaluating * RARER_LOW_FRAC, "a quarter as many evaluations"
+    beside = _beside_the_model(stacks, ops, trees, modules)
+    beside_frac = min(1.0, sum(line.self_frac for line in beside) / share)
+    if beside_frac > MAJORITY_FRAC:
+        at = beside[0].at
+        told = f" {percent(beside_frac)} of it is not the model, most of that{where(at)}."
+        cheaper = f" Or make what {at.function} does{where(at)} cheaper."
+        least = evaluating * beside_frac * LOW_END_FRAC
+        how = "what does not call the model at half its cost"
     return Found(
         summary=(
             f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)} and"
-            f" {plural(phases.eval_batches_per_step, 'batch', 'batches')} per training step."
+            f" {plural(phases.eval_batches_per_step, 'batch', 'batches')} per training step.{told}"
         ),
         evidence=(
             ns("evaluation, per training step", evaluating, "budget"),
             count("evaluation batches", phases.eval_batches_per_step, "baseline", "per_step"),
         ),
         fix=Fix(
-            f"Evaluate{over(at, loaders)} {rarer} times less often, or on a fixed sample that is"
-            f" {rarer} times smaller.{_caution(phases)}",
+            f"Evaluate{places} {rarer} times less often, or on a fixed sample that is {rarer} times"
+            f" smaller.{cheaper}{_caution(phases)}",
             "manual",
             action=f"Evaluate {rarer} times less often",
         ),
         gain=Gain(
-            0.0 if once else evaluating * RARER_LOW_FRAC,
+            0.0 if once else least,
             evaluating - usual,
-            f"low end: {SEEN_ONCE if once else 'a quarter as many evaluations'}; high end: it"
+            f"low end: {SEEN_ONCE if once else how}; high end: it"
             f" takes {percent(USUAL_FRAC)} of the time.",
             ("evaluation",),
         ),
         at=at,
     )
+
+
+def _beside_the_model(
+    stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None, modules: Modules | None
+) -> list[StackLine]:
+    """The lines of an evaluation that do not call the model, most samples first: metrics, decoding,
+    plots. An evaluation is what a framework runs as one, or a function of the user's that calls the
+    model in evaluation and does not train."""
+    if stacks is None or stacks.samples < MIN_SAMPLES:
+        return []
+    frames = trees.training if trees else ()
+    training = {
+        function_key(x.at.file, x.at.function)
+        for x in (ops.lines if ops else ())
+        if x.phase in ("forward", "loss", "backward", "optimizer")
+    }
+    called = (module.evaluated_at for module in (modules.modules if modules else ()))
+    evaluating = {function_key(x.file, x.function) for x in called if x} - training
+    return [
+        line
+        for line in stacks.training
+        if not line.phase
+        and line.own_frac + line.elsewhere_frac > MAJORITY_FRAC * line.self_frac
+        and (
+            line.evaluating > MAJORITY_FRAC * line.self_frac
+            or any(function in evaluating for function, _ in chain(line, frames))
+        )
+    ]
 
 
 def _caution(phases: Phases) -> str:

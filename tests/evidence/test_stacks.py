@@ -235,6 +235,23 @@ def test_what_a_framework_does_by_itself_is_told_apart_under_the_line_that_calle
     assert (name, round(20 * frac, 6), log.phase) == ("self.log", 1, "")
 
 
+def test_samples_in_a_frameworks_evaluation_are_told(tmp_path: Path) -> None:
+    loops = [
+        {"name": "_EvaluationLoop.run", "file": LIGHTNING + "loops/evaluation_loop.py"},
+        {"name": "Trainer.evaluation_loop", "file": PACKAGES + "transformers/trainer.py"},
+        {"name": "Trainer.train", "file": PACKAGES + "transformers/trainer.py"},
+    ]
+    first = len(FRAMES) + len(OF_LIGHTNING)
+    found = stacks_of(
+        tmp_path,
+        thread(100, 100, *[[MODULE, first, LOSS]] * 2, [MODULE, first + 1, LOSS],
+               *[[MODULE, first + 2, LOSS]] * 2),
+        shared={"frames": [*FRAMES, *OF_LIGHTNING, *loops]},
+    )  # fmt: skip
+    assert found is not None
+    assert (found.training[0].self_frac, round(found.training[0].evaluating, 6)) == (1.0, 0.6)
+
+
 def test_an_update_stays_one_under_hooks_of_torch(tmp_path: Path) -> None:
     found = stacks_of(
         tmp_path,

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Syncs
+from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules, Saver, Savers
 from tdiag.model.diagnosis import Abstained, Finding
@@ -72,6 +73,34 @@ def test_an_evaluation_is_named_by_its_loader_else_by_the_line_that_calls_the_mo
     assert isinstance(by_loader, Finding) and by_loader.location
     assert by_loader.location.line == 47
     assert "over the DataLoader at train.py:47" in by_loader.fix.text
+
+
+METRIC = replace(stack(70, 0.4, function="metric"), evaluating=0.4)
+
+
+@pytest.mark.parametrize(
+    ("line", "called", "named"),
+    [
+        (METRIC, 33, 70),  # a framework's evaluation
+        (replace(METRIC, at=at(70, "evaluate"), evaluating=0.0), 60, 70),  # the script's own
+        (replace(METRIC, evaluating=0.0), 60, 47),  # not in the evaluation
+        (replace(METRIC, self_frac=0.3), 33, 47),  # less than half of it
+        (replace(METRIC, own_frac=0.0), 33, 47),  # it calls the model
+    ],
+)
+def test_an_evaluation_is_named_by_its_work_beside_the_model_if_that_is_most(
+    line: StackLine, called: int, named: int
+) -> None:
+    evaluating = replace(phases(evaluation=20), eval_grad_frac=0.0, eval_batches_per_step=1.0)
+    evidence = Evidence().add(budget(forward=10, evaluation=20), evaluating, stacks((line,)))
+    place = at(called, {33: "main", 60: "evaluate"}[called])
+    evidence.add(Modules(modules=(module("Net", evaluated_at=place),)))
+    evidence.add(ops(op_line(33, "forward", 9, at=at(33, "main"))))
+    found = result("TD802", evidence.add(loaders(role="eval", created_at=at(47))))
+    assert isinstance(found, Finding) and found.location
+    assert found.location.line == named
+    assert ("cheaper" in found.fix.text) == (named == 70)
+    assert "over the DataLoader at train.py:47" in found.fix.text
 
 
 def test_a_run_that_never_evaluates_is_clear_not_unknown() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tdiag.evidence.sampled import WRITERS
-from tdiag.frameworks import is_framework, logging_part
+from tdiag.frameworks import evaluates, is_framework, logging_part
 from tdiag.probe.wire import SAVES, is_user_file
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
@@ -56,6 +56,9 @@ class SampledFrame(msgspec.Struct):
 
     def logging_part(self) -> str:
         return logging_part(f"{self.file or ''}:{self.name}")
+
+    def evaluates(self) -> bool:
+        return evaluates(f"{self.file or ''}:{self.name}")
 
     def is_workers(self) -> bool:
         file = self.file or ""

@@ -252,6 +252,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
     phases: dict[_Line, Counter[str]] = defaultdict(Counter)
     libraries: dict[_Line, Counter[str]] = defaultdict(Counter)
     framework: dict[_Line, float] = defaultdict(float)
+    evaluating: dict[_Line, float] = defaultdict(float)
     logging: dict[_Line, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for stack, weight in stacks:
         mine = [i for i, frame in enumerate(stack) if is_user_file(frame.file or "")]
@@ -268,6 +269,8 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
         leaves[at][leaf] += 1
         libraries[at][_library(called)] += 1
         phases[at][phase] += 1
+        if any(map(SampledFrame.evaluates, stack)):
+            evaluating[at] += weight / total
         part = next(filter(None, map(SampledFrame.logging_part, stack[mine[-1] + 1 :])), "")
         if phase not in NOT_LOGGING and (part or WRITERS.search(leaf)):
             logging[at][part] += weight / total
@@ -284,6 +287,7 @@ def _lines(stacks: Sequence[Stack]) -> tuple[StackLine, ...]:
             library=_most(libraries[at]),
             logging=tuple(logging[at].items()),
             framework=framework[at],
+            evaluating=evaluating[at],
         )
         for at, weight in weight_of.items()
     )
