@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tdiag.diagnose.verdict import GUESS_CONFIDENCE
 from tdiag.evidence.roofline import Roof, Work
 from tdiag.rules.examples import at, stack, stacks, system
 
