@@ -110,6 +110,8 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
     before = {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()
     for finding in findings:
+        if finding.cls == "straggler":  # its verdict is made apart
+            continue
         at = finding.location
         on_batch = finding.cls == "overhead" and at is not None and at.spot in before
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:

@@ -23,8 +23,10 @@ longer: its storage, or work that only this rank does. The fix names the first o
 findings about the same part of the step.
 
 ## How the gain is computed
-No gain is claimed here: the waiting time equals the time that the cause takes on this rank, and the
-report's step and findings are this rank's.
+Of more data or more work: shared by all N ranks, the late one keeps an N-th of what it has more.
+High end: all of that; low end: half, because the shares stay uneven. For other reasons no gain is
+claimed: the waiting time equals the time that the cause takes on this rank, and the report's step
+and findings are this rank's.
 
 ## When this advice is wrong
 Ranks that do different work by design (pipeline stages, parameter servers) arrive at different
@@ -41,20 +43,24 @@ from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import LateRank, Ranks
 from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Found, bytes_, count, ns, text, where
+from tdiag.rules.base import COMPUTE, DATA_WAIT, Found, Gain, bytes_, count, ns, text, where
 from tdiag.rules.examples import rank_time, ranks_of
 from tdiag.rules.fetch_lines import top_fetch_lines
 from tdiag.rules.loop_lines import main_line
 from tdiag.rules.stragglers import Straggler, abstain_unless_alone, straggler_of
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import duration
 
 CODE = "TD902"
 NAME = "straggler-rank"
 CLASS = "straggler"
+UNTRIED = "only the script knows how its data and work are dealt out"
 
 # Component → what to do on the late rank (an action, and how).
 _ADVICE = {
@@ -127,6 +133,7 @@ def check(
     loaders: Loaders | None,
     stacks: Stacks | None,
     ops: Ops | None,
+    budget: Budget | None,
 ) -> Found | None:
     if ranks is None:
         abstain_unless_alone(environment, "only one rank was traced")
@@ -152,7 +159,21 @@ def check(
             *(_compared(late) if late is not None and late.rank == rank.rank else ()),
         ),
         fix=Fix(f"On rank {rank.rank}{where(at)}: {how}.", "manual", action=action),
+        gain=_shared(straggler) if budget and straggler.why in ("data", "work") else None,
         at=at,
+    )
+
+
+def _shared(straggler: Straggler) -> Gain:
+    """What the late rank has more is shared by all."""
+    ranks = len(straggler.others) + 1
+    saved = straggler.waited_ns * (1 - 1 / ranks)
+    return Gain(
+        saved * LOW_END_FRAC,
+        saved,
+        f"high end: the {duration(straggler.waited_ns)} are shared by {ranks} ranks; low end: half"
+        " of that.",
+        (*DATA_WAIT, *COMPUTE),
     )
 
 

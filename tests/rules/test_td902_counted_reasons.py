@@ -9,7 +9,7 @@ from tdiag.diagnose.straggler import of_ranks
 from tdiag.evidence.ranks import Beside, LateRank
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Verdict
-from tdiag.rules.examples import rank_time, ranks_of
+from tdiag.rules.examples import MS, budget, rank_time, ranks_of
 
 from .test_td6xx_to_td9xx_ranks_and_memory import (
     AS_MUCH_DATA,
@@ -46,5 +46,9 @@ def test_more_work_and_a_slow_machine_need_not_be_in_one_part_of_the_step(
     own = rank_time(1, 0, forward=26, loss=28, backward=26)
     evidence = Evidence().add(ranks_of(others, own), LateRank(rank=1, **about))
     assert said in finding("TD902", evidence).summary
+    # Two ranks share what one has more; a slow machine stays slow.
+    evidence.add(budget(forward=26, loss=28, backward=26))
+    won = finding("TD902", evidence).at_best_ns
+    assert won == (20 * MS if "more work" in said else 0)
     unknown = Evidence().add(ranks_of(others, own), LateRank(rank=1))
     assert isinstance(run_rule(STRAGGLER, unknown), Abstained)
