@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch
 from tdiag.evidence.training import EmbeddingTable, EmbeddingTables, Optimizers
@@ -127,3 +129,25 @@ def test_clipping_is_no_part_of_the_update() -> None:
     assert fires("TD702", clipped)
     whole = phases(optimizer=10)
     assert not fires("TD702", clipped.add(msgspec.structs.replace(whole, update_ns=0.5e6)))
+
+
+@pytest.mark.parametrize(("updates", "expected_ms"), [(0.05, None), (0.3, 6.0)])
+def test_callbacks_inside_a_frameworks_step_are_no_update(
+    updates: float, expected_ms: float | None
+) -> None:
+    """Lightning calls `on_before_optimizer_step` within torch's step: 6 of 20 ms."""
+    torchs, lightnings = "/lib/torch/optim/adam.py", "/lib/lightning/trainer.py"
+    frames = (
+        CallFrame(name="main", file="/me/train.py", line=9, parent=-1, frac=1.0, user=True),
+        CallFrame(name="Adam.step", file=torchs, line=0, parent=0, frac=0.5, user=False),
+        CallFrame(name="call", file=lightnings, line=0, parent=1, frac=0.5 - updates, user=False),
+        CallFrame(name="before_step", file="/me/train.py", line=90, parent=2, frac=0.5 - updates,
+                  user=True),
+    )  # fmt: skip
+    step = budget(forward=6, backward=8, optimizer=6)
+    clean = replace(phases(forward=6, backward=8, optimizer=6), update_ns=6.0 * MS)
+    evidence = Evidence().add(step, clean, environment(), optimizers("Adam", fused=None))
+    evidence.add(CallTrees(training=frames, workers=()))
+    found = run_rule(find("TD702"), evidence)
+    told = found.evidence[0].value / MS if isinstance(found, Finding) else None
+    assert told == expected_ms

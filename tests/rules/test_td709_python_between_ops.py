@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.sampled import StackLine
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
 from tdiag.model.diagnosis import Abstained, Finding
@@ -205,3 +205,29 @@ def test_too_few_samples_make_the_rule_abstain() -> None:
     evidence = training(sampled())
     evidence.add(replace(stacks((sampled(),)), samples=99))
     assert isinstance(run_rule(RULE, evidence), Abstained)
+
+
+def call_tree(sampled_at: int) -> CallTrees:
+    """``main`` acts in line 40, samples a replay buffer at ``sampled_at``, learns in line 60."""
+    file = at(1).file
+    frames = [
+        CallFrame(name=name, file=file, line=line, parent=parent, frac=share, user=True)
+        for name, line, parent, share in (
+            ("main", 40, -1, 0.2), ("forward", 10, 0, 0.2),
+            ("main", sampled_at, -1, 0.5), ("sample", 25, 2, 0.5),
+            ("main", 60, -1, 0.3), ("learn", 70, 4, 0.3),
+        )
+    ]  # fmt: skip
+    return CallTrees(training=tuple(frames), workers=())
+
+
+@pytest.mark.parametrize(("sampled_at", "components"), [(50, ("forward",)), (30, ()), (65, ())])
+def test_a_function_that_makes_no_torch_call_is_placed_by_its_callers_line(
+    sampled_at: int, components: tuple[str, ...]
+) -> None:
+    """NumPy between an agent's action and its update. Before and after these, other rules judge."""
+    line = stack(25, 0.5, "sample (me/train.py)", function="sample")
+    update = op_line(70, "optimizer", 30, at=at(70, "learn"))
+    evidence = training(line, update).add(call_tree(sampled_at))
+    found = run_rule(RULE, evidence)
+    assert (found.components if isinstance(found, Finding) else ()) == components
