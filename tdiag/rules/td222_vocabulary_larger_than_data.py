@@ -15,8 +15,9 @@ Give the configuration the size of the vocabulary in use: `vocab_size=len(tokeni
 A multiple of 64 is faster on some devices.
 
 ## How the gain is computed
-The time of these operations shrinks in proportion to the rows. High end: all of that time; low end:
-the least time that this machine needs for their work.
+The time of these operations shrinks in proportion to the rows. Low end: their own traced time. High
+end: their share of all traced operations' time × the time of forward, loss, backward and optimizer,
+because what surrounds them (allocating their results, the update) shrinks as well.
 
 ## When this advice is wrong
 The vocabulary of a pretrained model must keep its size, and other data may use the other entries.
@@ -27,13 +28,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import EmbeddingTable, EmbeddingTables
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import MODEL_PHASES, Found, Gain, count, ns, where
+from tdiag.rules.base import MODEL_PHASES, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import MS, at, budget, roofline
 from tdiag.units import count as counted
 from tdiag.units import per_step
@@ -57,9 +58,7 @@ MIN_ROWS = Threshold(
 )
 
 
-def check(
-    budget: Budget, tables: EmbeddingTables, work: Work, roof: Roof | None, traced: TracedSteps
-) -> Found | None:
+def check(budget: Budget, tables: EmbeddingTables, work: Work, traced: TracedSteps) -> Found | None:
     large = [x for x in tables.tables if _used(x) <= USED_FRAC * x.rows and x.rows >= MIN_ROWS]
     if not large:
         return None
@@ -70,7 +69,9 @@ def check(
     if spent < NOTICEABLE_FRAC * budget.step_ns:
         return None
     unused = 1 - _used(table) / table.rows
-    least = sum(min(roof.best_ns(op), op.spent_ns) for op in scoring) * clean if roof else 0.0
+    every = sum(op.spent_ns for op in work.ops)
+    computing = held(budget, "compute") if budget.has_device else held(budget, *MODEL_PHASES)
+    most = max(spent, computing * spent / (every * clean))
     name = table.name or "An embedding table"
     return Found(
         summary=(
@@ -82,7 +83,7 @@ def check(
             count("rows of the table", table.rows, "ops"),
             count("largest row number looked up", _used(table) - 1, "ops"),
             ns("operations on as many rows", spent, "trace"),
-            *((ns("time their work needs at best", least, "trace"),) if roof else ()),
+            ns("all traced operations", every * clean, "trace"),
         ),
         fix=Fix(
             f"Make the model whose table is looked up{where(table.at)} with the size of the"
@@ -93,10 +94,10 @@ def check(
             code="config.vocab_size = len(tokenizer)  # before the model is made",
         ),
         gain=Gain(
-            least * unused,
             spent * unused,
-            "high end: these operations' time shrinks with the rows; low end: so does only the"
-            " least time that this machine needs for their work.",
+            most * unused,
+            "low end: these operations' own time shrinks with the rows; high end: so does what"
+            " surrounds them.",
             ("compute",) if budget.has_device else MODEL_PHASES,
         ),
         at=table.at,
@@ -122,7 +123,7 @@ def _scored(highest: int) -> Evidence:
         name="Bert.embeddings", at=at(20, "forward"), rows=30_522, bytes=1 << 24, looked_up=2048.0,
         sparse=False, elsewhere=True, highest=highest,
     )  # fmt: skip
-    roof, work = roofline(best_ms=20)
+    _, work = roofline(best_ms=20)
     product: OpWork = replace(
         work.ops[0], dims=((2048, 128), (128, 30_522)), count=3.0, host_ns=30 * MS
     )
@@ -131,4 +132,4 @@ def _scored(highest: int) -> Evidence:
     )
     step = budget(forward=20, loss=5, backward=25, optimizer=5)
     tables, scored = EmbeddingTables(tables=(table,)), replace(work, ops=(product,))
-    return Evidence().add(step, tables, scored, roof, traced)
+    return Evidence().add(step, tables, scored, traced)

@@ -14,25 +14,34 @@ import torch
 from .frozen_weights import BRANCHES, DROPOUTS, RANDOM, flat, holds, keep, tensors_in
 
 CHANGES = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
+# What they return is chosen by their last inputs: a shuffled order is no chance.
+PICKS = {"__getitem__", "index_select", "gather", "take", "take_along_dim"}
 
 
 class BatchWork:
     """One per window ``ops``. Tensors are known by id, each with a weak reference."""
 
     def __init__(self) -> None:
-        self.others: dict[int, Any] = {}  # tensors that depend on weights or on chance
+        self.of_weights: dict[int, Any] = {}
+        self.of_chance: dict[int, Any] = {}
 
     def seen(self, name: str, args: Any, kwargs: Any, result: Any, frozen: bool) -> bool:
         """A call returned. ``frozen``: its result depends on frozen weights. Returns whether it
         computed something from the batch alone."""
         given = list(tensors_in(args, kwargs))
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
-        other = frozen or name in RANDOM or name in DROPOUTS
-        other = other or any(value.requires_grad for value in (*given, *made))
-        other = other or any(
-            isinstance(v, torch.nn.Parameter) or holds(self.others, v) for v in given
+        changed = name in CHANGES or (name.endswith("_") and not name.endswith("__"))
+        results = [*made, *(given[:1] if changed else ())]
+        weights = frozen or any(value.requires_grad for value in (*given, *made))
+        weights = weights or any(
+            isinstance(v, torch.nn.Parameter) or holds(self.of_weights, v) for v in given
         )
-        if other:
-            changed = name in CHANGES or (name.endswith("_") and not name.endswith("__"))
-            keep(self.others, [*made, *(given[:1] if changed else ())])
-        return not other and bool(given) and (bool(made) or name in BRANCHES or name in CHANGES)
+        chance = name in RANDOM or name in DROPOUTS
+        sources = given[:1] if name in PICKS else given
+        chance = chance or any(holds(self.of_chance, v) for v in sources)
+        if weights:
+            keep(self.of_weights, results)
+        if chance:
+            keep(self.of_chance, results)
+        computed = bool(made) or name in BRANCHES or name in CHANGES
+        return not (weights or chance) and bool(given) and computed
