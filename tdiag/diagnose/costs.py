@@ -9,17 +9,18 @@ from tdiag.diagnose.budget import starting_workers
 from tdiag.diagnose.sampled_lines import above, explain_by_lines, preparing_line
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import Environment, System
+from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Finding
-from tdiag.model.threshold import MAJORITY_FRAC, Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
+from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for data,
@@ -71,6 +72,7 @@ class Costs:
     by_line: tuple[str, StackLine] | None = None
     # The line that called the framework whose loop explains the time around the step.
     by_framework: StackLine | None = None
+    by_workers: float = 0.0  # share of the step that computing waits for cores of the own workers
     unseen: bool = False  # no evidence shows which lines take the time
 
     @property
@@ -125,6 +127,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
                 costs.add("cpu", unprepared - costs.unknown.get("prepare", 0.0))
             if finding.cls in _MEASURED:  # the finding explains more of it in unexplained time
                 costs.add(finding.cls, claimed)
+    _from_own_workers(costs, evidence, budget)
     _from_framework(costs, evidence, budget)
     _from_lines(costs, evidence, budget)
     explain_by_lines(costs, evidence, budget)
@@ -149,6 +152,18 @@ def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     wall = phases.wall_ns.get("prepare", 0.0) if phases else 0.0
     working = cpu is None or cpu > MAJORITY_FRAC * wall * undisturbed(evidence)
     costs.add("cpu" if working else "io", costs.unknown.pop("prepare"))
+
+
+def _from_own_workers(costs: Costs, evidence: Evidence, budget: Budget) -> None:
+    """Computing waits while the loader's workers preprocess on the same cores: that time is
+    preprocessing's."""
+    loaders, threads = evidence.get(Loaders), evidence.get(Threads)
+    loader = loaders.train() if loaders else None
+    lost = taken_by_workers(evidence.get(System), loader, threads) * costs.compute
+    if lost >= NOTICEABLE_FRAC * budget.step_ns and not budget.has_device:
+        costs.by_workers = lost / budget.step_ns
+        costs.compute -= lost
+        costs.add("cpu", lost)
 
 
 def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:

@@ -117,6 +117,10 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             words.removeprefix("waiting for ")
         )
     summary += _next(candidate)
+    if family == "input" and costs.by_workers:
+        summary += (
+            f"; for {costs.by_workers:.0%} computing waits for a core that the loader's workers use"
+        )
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
         summary += fetched_by(evidence, budget, mine)

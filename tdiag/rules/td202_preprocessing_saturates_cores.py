@@ -15,7 +15,9 @@ lines named here, or on the device (nvJPEG, DALI, torchvision.io with `device="c
 
 ## How the gain is computed
 Low end: the most expensive line at half its cost. High end: no wait is left, as after offline
-preprocessing.
+preprocessing. If workers take cores from the computing (the training thread waits for a core, and
+no other program has it), both ends include that: at least the thread's own wait, at most all the
+time in which a worker fetches while the training computes.
 
 ## When this advice is wrong
 Random augmentation cannot be done offline; its deterministic part (decode, resize) can. If other
@@ -26,11 +28,12 @@ from __future__ import annotations
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import DATA_WAIT, Found, Gain, count, where
+from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, loaders, stack, stacks, system
 from tdiag.rules.feed import Feed, feed_of, share_of_rank
 from tdiag.rules.fetch_lines import (
@@ -39,6 +42,7 @@ from tdiag.rules.fetch_lines import (
     fetch_place,
     top_fetch_lines,
 )
+from tdiag.rules.own_workers import computing_lost
 from tdiag.rules.snippets import samples_on_disk
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent, plural
@@ -63,6 +67,8 @@ def check(
     phases: Phases | None,
     stacks: Stacks | None,
     threads: Threads | None,
+    roof: Roof | None,
+    work: Work | None,
 ) -> Found | None:
     system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
@@ -73,6 +79,8 @@ def check(
     lines = top_fetch_lines(fed.loader, stacks)
     saved = fed.wall * lines[0].self_frac * LOW_END_FRAC if lines else 0.0
     busy = max(fed.cores_wanted(), system.cores_used or 0.0)
+    slowed = computing_lost(budget, system, fed, threads, roof, work)
+    crowd = ns("computing waits for a core that a worker has", slowed[0], "system")
     return Found(
         summary=(
             f"{percent(fed.wait / fed.step)} of the step waits for preprocessing"
@@ -83,6 +91,7 @@ def check(
             *fed.measures(),
             count("cores available", system.cores_allowed, "system", "cores"),
             count("cores used or needed", busy, "system", "cores"),
+            *((crowd,) if slowed[0] else ()),
             *(fetch_measure(line) for line in lines),
         ),
         fix=Fix(
@@ -92,10 +101,12 @@ def check(
             code=samples_on_disk(fed.loader.dataset_class),
         ),
         gain=Gain(
-            fed.gain_of_saving(saved),
-            fed.wait,
-            "high end: no data wait is left; low end: the most expensive line costs half.",
-            DATA_WAIT,
+            fed.gain_of_saving(saved) + slowed[0] * saved / fed.wall,
+            fed.wait + slowed[1],
+            "high end: no data wait is left"
+            + (", and computing has the cores to itself" if slowed[0] else "")
+            + "; low end: the most expensive line costs half.",
+            (*DATA_WAIT, *MODEL_PHASES) if slowed[0] else DATA_WAIT,
         ),
         at=fetch_place(fed, lines),
     )

@@ -1,0 +1,49 @@
+"""Cores that a loader's own workers take from the training on a CPU."""
+
+from __future__ import annotations
+
+from tdiag.evidence.feeding import Loader
+from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.roofline import Roof, Work
+from tdiag.evidence.steps import Budget
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.base import MODEL_PHASES, held
+from tdiag.rules.feed import Feed, left_by_others
+from tdiag.rules.td706_thread_count_off import CROWDED_TIMES
+
+
+def taken_by_workers(
+    system: System | None, loader: Loader | None, threads: Threads | None
+) -> float:
+    """Share of the time, 0..1, in which the training thread was ready and a worker of its own
+    loader had the core: it waited in the kernel's run queue, less what other programs took. 0 if
+    torch's own threads are more than the cores, because it may have waited for them."""
+    if system is None or loader is None or not loader.num_workers:
+        return 0.0
+    if threads is None or threads.processes > 1 or threads.intra_op > system.cores_allowed:
+        return 0.0
+    return max(0.0, (system.training_queued_frac or 0.0) - (1.0 - left_by_others(system)))
+
+
+def computing_lost(
+    budget: Budget,
+    system: System,
+    fed: Feed,
+    threads: Threads | None,
+    roof: Roof | None,
+    work: Work | None,
+) -> tuple[float, float]:
+    """The computing time that fetching costs, ns per step, at least and at most: the training
+    thread's own wait for a core; and, if every parallel call waits for torch's other threads as
+    well, all the time in which a worker fetches while the training computes, but nothing of the
+    work at the machine's best rates."""
+    taken = taken_by_workers(system, fed.loader, threads)
+    if not taken or budget.has_device or threads is None:
+        return 0.0, 0.0
+    computing = held(budget, *MODEL_PHASES)
+    least = most = taken * computing
+    if threads.intra_op > 1:
+        most = min(fed.wall - fed.wait, computing * (1 - 1 / CROWDED_TIMES))
+    if roof is not None and work is not None and roof.certainty >= MAJORITY_FRAC:
+        most = min(most, computing - sum(map(roof.best_ns, work.ops)))
+    return least, max(least, most)
