@@ -20,6 +20,7 @@ from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
+from tdiag.rules.loop_lines import logging_spots
 from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import MIN_SAMPLES
 
@@ -73,6 +74,7 @@ class Costs:
     # The line that called the framework whose loop explains the time around the step.
     by_framework: StackLine | None = None
     by_workers: float = 0.0  # share of the step that computing waits for cores of the own workers
+    logging: set[tuple[str, int]] = field(default_factory=set)  # lines that mostly write logs
     unseen: bool = False  # no evidence shows which lines take the time
 
     @property
@@ -83,6 +85,12 @@ class Costs:
     def unexplained_where(self) -> str:
         """The component with most unexplained time."""
         return max(self.unknown, key=lambda name: self.unknown[name])
+
+    def class_of(self, finding: Finding) -> str:
+        """The finding's class; that of logging for overhead at a line that writes logs."""
+        at = finding.location
+        logs = finding.cls == "overhead" and at is not None and at.spot in self.logging
+        return "logging" if logs else finding.cls
 
     def add(self, cls: str, ns: float) -> None:
         if ns > 0:
@@ -107,19 +115,19 @@ def family_of(cls: str) -> str:
 def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Costs:
     """The cost of every class. A class that the budget does not measure costs the high end of its
     most expensive finding."""
-    costs = Costs(budget.step_ns)
+    costs = Costs(budget.step_ns, logging=logging_spots(evidence.get(Stacks)))
     _from_budget(costs, evidence, budget)
     # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
     before = {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()
     for finding in findings:
         if finding.cls == "straggler":  # its verdict is made apart
             continue
-        at = finding.location
-        on_batch = finding.cls == "overhead" and at is not None and at.spot in before
+        at, cls = finding.location, costs.class_of(finding)
+        on_batch = cls == "overhead" and at is not None and at.spot in before
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
             high -= high * _in_preparing(finding, evidence, budget, on_batch)
-            costs.by_class[finding.cls] = max(costs.by_class.get(finding.cls, 0.0), high)
+            costs.by_class[cls] = max(costs.by_class.get(cls, 0.0), high)
         if finding.speedup and not finding.advisory:
             unprepared = costs.unknown.get("prepare", 0.0)
             claimed = _explain(costs, finding, evidence, budget)
@@ -127,6 +135,10 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
                 costs.add("cpu", unprepared - costs.unknown.get("prepare", 0.0))
             if finding.cls in _MEASURED:  # the finding explains more of it in unexplained time
                 costs.add(finding.cls, claimed)
+    # What cannot lie beside an evaluation lies in it: pictures that it writes, for example.
+    inside = costs.by_class.get("logging", 0.0) + costs.by_class.get("eval", 0.0) - budget.step_ns
+    if inside > 0 and "eval" in costs.by_class:
+        costs.by_class["eval"] -= inside
     _from_own_workers(costs, evidence, budget)
     _from_framework(costs, evidence, budget)
     _from_lines(costs, evidence, budget)

@@ -165,17 +165,21 @@ def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _C
         return _candidate(costs, "compute", costs.compute)
     if costs.unexplained > cost:
         return _candidate(costs, "unknown", costs.unexplained)
-    family = _of_a_tie(families, TIE_FRAC * cost, evidence, findings)
+    family = _of_a_tie(costs, families, TIE_FRAC * cost, evidence, findings)
     members = costs.family(family)
     cls = max(members, key=lambda name: members[name])
     for finding in findings[:1]:  # the first finding decides between members of about the same cost
-        if members.get(finding.cls, 0.0) >= TIE_FRAC * members[cls]:
-            cls = finding.cls
+        if members.get(costs.class_of(finding), 0.0) >= TIE_FRAC * members[cls]:
+            cls = costs.class_of(finding)
     return _candidate(costs, cls, members[cls])
 
 
 def _of_a_tie(
-    families: dict[str, float], least: float, evidence: Evidence, findings: Sequence[Finding]
+    costs: Costs,
+    families: dict[str, float],
+    least: float,
+    evidence: Evidence,
+    findings: Sequence[Finding],
 ) -> str:
     """The family of the verdict among those that cost about as much as the most expensive.
 
@@ -186,8 +190,8 @@ def _of_a_tie(
     if evidence.get(Steps) is None and len(tied) > 1:
         tied.pop("host", None)
     for finding in findings[:1]:
-        if not finding.advisory and family_of(finding.cls) in tied:
-            return family_of(finding.cls)
+        if not finding.advisory and family_of(costs.class_of(finding)) in tied:
+            return family_of(costs.class_of(finding))
     return max(tied, key=lambda name: tied[name])
 
 

@@ -11,6 +11,7 @@ from tdiag.model.place import Place
 WRITERS = re.compile(
     r"(?<![\w-])(tqdm/|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|loguru/|csv\.py"
     r"|logging/__init__|logging/handlers|json/encoder|json/__init__)|tensorboard"
+    r"|(_encode_tile|_save|save) \(PIL/"  # a picture, outside loading
 )
 # Built-in functions that write. No sampled frame names them, so the text of the line is matched.
 WRITES = re.compile(

@@ -35,8 +35,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # of the line's calls with weights got a single row (a batch of one).
     repeated: float = 0.0
     one_row: bool = False
-    # The maximum number of different weights that took the same input, and the parameters of these
-    # calls (with their biases).
+    # The maximum number of different weights that took the same input or slices of it, and the
+    # parameters of these calls (with their biases).
     shared: int = 0
     shared_tensors: int = 0
     # Copies to another device of a tensor that an earlier counted step had copied too, unchanged

@@ -52,6 +52,7 @@ TRAINER = Framework(
         ),
         "TD701": "a larger per_device_train_batch_size, or TrainingArguments(torch_compile=True)",
         "TD702": _FUSED,
+        "TD725": _argument('debug=""') + ', if the hook is that of debug="underflow_overflow"',
         "TD802": _argument('eval_strategy="steps", eval_steps=...') + ", a larger number",
         "TD803": _argument('save_strategy="steps", save_steps={value}'),
         "TD804": (

@@ -283,6 +283,7 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         import multiprocessing
 
         method = multiprocessing.get_start_method()
+    collate = _users_collate(loader.collate_fn)
     return {
         "at": at,
         "num_workers": loader.num_workers,
@@ -299,9 +300,23 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         "sampler_len": _pass_length(loader),
         "sampler_at": _sampler_at(loader),
         "sampler_class": type(loader.sampler).__name__,
-        "collate_name": _function_name(loader.collate_fn),
-        "collate_at": places.definition(loader.collate_fn),
+        "collate_name": _function_name(collate),
+        "collate_at": places.definition(collate),
     }
+
+
+def _users_collate(collate: Any) -> Any:
+    """The function itself; what it wraps, if it is a library's object around one of the user's
+    (transformers' RemoveColumnsCollator)."""
+    if _is_users(collate):
+        return collate
+    inside = getattr(collate, "__dict__", {}).values()
+    return next((value for value in inside if callable(value) and _is_users(value)), collate)
+
+
+def _is_users(function: Any) -> bool:
+    place = places.definition(function)
+    return place is not None and is_user_file(place[0])
 
 
 def _function_name(function: Any) -> str:

@@ -16,9 +16,9 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
+from tdiag.rules.hooks import in_hook
 from tdiag.rules.thresholds import MIN_SAMPLES
 
-MODULE_FILE = "torch/nn/modules/module.py"
 # Conversions that do not read a value: the host knows a tensor's shape.
 NOT_VALUES = ("len",)
 # Calls with their own weights, as torch.nn.functional names them: a loop over layers.
@@ -86,30 +86,6 @@ def in_loss(line: OpLine, modules: Modules | None) -> bool:
     ]
     nearest = max(before, key=lambda module: module.at.line if module.at else 0, default=None)
     return nearest is not None and nearest.is_loss
-
-
-def hooks_of(trees: CallTrees | None) -> set[tuple[str, str]]:
-    """The user's functions, as file and name, that torch calls apart from a module's ``forward``:
-    its hooks. They observe the pass and compute no loss. A function that itself calls modules is
-    not a hook but a ``forward`` with another name."""
-    frames = trees.training if trees else ()
-    called = {n for n, frame in enumerate(frames) if frame.file.endswith(MODULE_FILE)}
-    above = {frames[n].parent for n in called}
-    for n in range(len(frames) - 1, -1, -1):  # a frame's caller comes before it
-        if n in above:
-            above.add(frames[n].parent)
-    return {
-        (frame.file, name)
-        for n, frame in enumerate(frames)
-        if frame.user
-        and frame.parent in called
-        and n not in above
-        and (name := frame.name.rpartition(".")[2]) != "forward"
-    }
-
-
-def in_hook(line: OpLine, hooks: Collection[tuple[str, str]]) -> bool:
-    return (line.at.file, line.at.function.rpartition(".")[2]) in hooks
 
 
 def value_loops(

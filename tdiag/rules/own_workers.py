@@ -9,7 +9,6 @@ from tdiag.evidence.steps import Budget
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import MODEL_PHASES, held
 from tdiag.rules.feed import Feed, left_by_others
-from tdiag.rules.td706_thread_count_off import CROWDED_TIMES
 
 
 def taken_by_workers(
@@ -43,7 +42,7 @@ def computing_lost(
     computing = held(budget, *MODEL_PHASES)
     least = most = taken * computing
     if threads.intra_op > 1:
-        most = min(fed.wall - fed.wait, computing * (1 - 1 / CROWDED_TIMES))
+        most = min(fed.wall - fed.wait, computing)
     if roof is not None and work is not None and roof.certainty >= MAJORITY_FRAC:
         most = min(most, computing - sum(map(roof.best_ns, work.ops)))
     return least, max(least, most)

@@ -37,6 +37,7 @@ from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.hooks import hooks_of
 from tdiag.rules.loop_lines import logging_spots
 from tdiag.rules.loops import (
     MIN_CALLS,
@@ -44,7 +45,6 @@ from tdiag.rules.loops import (
     SMALL_CALL,
     WORK_IN_SMALL_CALL_FRAC,
     LoopTime,
-    hooks_of,
     in_loss,
     loop_time,
     python_inside,

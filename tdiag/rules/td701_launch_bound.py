@@ -61,11 +61,10 @@ from tdiag.rules.fixed_cost import (
     fixed_cost,
     fixed_cost_of_small,
 )
+from tdiag.rules.hooks import hooks_of, in_hook
 from tdiag.rules.loops import (
     LAYERS,
     MIN_LINE_CALLS,
-    hooks_of,
-    in_hook,
     rewriting,
     value_loops,
 )

@@ -33,6 +33,7 @@ from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
+from tdiag.rules.hooks import hooks_of, in_hook
 from tdiag.rules.loops import (
     MIN_CALLS,
     MIN_LINE_CALLS,
@@ -40,8 +41,6 @@ from tdiag.rules.loops import (
     SMALL_CALL,
     WORK_IN_SMALL_CALL_FRAC,
     conversions,
-    hooks_of,
-    in_hook,
     rewriting,
 )
 from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES

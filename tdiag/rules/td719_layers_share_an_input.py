@@ -1,9 +1,10 @@
 """Many small layers take the same input
 
 ## What it measures
-Lines of the forward pass that call layers with different weights on one and the same tensor: an
-output layer for each target, a list of heads, a layer for each expert. The time of these calls and
-of their backward is compared with the work that their shapes need on this machine.
+Lines of the forward pass that call layers with different weights on one and the same tensor or on
+slices of it: an output layer for each target, a list of heads, a layer for each expert or channel.
+The time of these calls and of their backward is compared with the work that their shapes need on
+this machine.
 
 ## Why it is slow
 Each call costs a few microseconds of Python and dispatch, again in the backward pass, and the
@@ -11,7 +12,9 @@ optimizer updates each layer's parameters separately. Narrow matrices leave most
 idle.
 
 ## What to do
-Make one layer as wide as all of them together, call it once, and split its result.
+Make one layer as wide as all of them together, call it once, and split its result. If each takes
+its own slice: stack their weights, and multiply all slices with them in one `torch.einsum` or
+`torch.bmm`.
 
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that one layer
@@ -79,8 +82,8 @@ def check(
     high = cost.spent_ns * min(merged, 1 - 1 / MERGED_HIGH) + updates
     return Found(
         summary=(
-            f"{layers} layers are called one after another on the same input{where(worst.at)}:"
-            f" {duration(cost.spent_ns)} per step with their backward,"
+            f"{layers} layers are called one after another on one input, or on slices of it,"
+            f"{where(worst.at)}: {duration(cost.spent_ns)} per step with their backward,"
             f" {percent(cost.spent_ns / budget.step_ns)} of the step."
         ),
         evidence=(
@@ -91,7 +94,8 @@ def check(
         ),
         fix=Fix(
             f"Replace the {layers} layers{where(worst.at)} by one that is as wide as all of them,"
-            " call it once, and split its result.",
+            " call it once, and split its result. If each takes its own slice, multiply all slices"
+            " with their stacked weights in one torch.einsum.",
             "review",
             action=f"Merge {layers} layers of one input into one",
             code="self.heads = torch.nn.Linear(width, heads * outputs)  # instead of a ModuleList\n"

@@ -108,6 +108,19 @@ def test_a_collator_may_be_an_object_or_a_partial(
     assert (told["collate_at"] and told["collate_at"][2]) == function
 
 
+def test_a_librarys_collator_around_the_users_is_the_users() -> None:
+    """Transformers' RemoveColumnsCollator."""
+    code = (
+        "class Removes:\n    def __init__(self, inner): self.data_collator = inner\n"
+        "    def __call__(self, samples): return self.data_collator(samples)"
+    )
+    library: dict[str, Any] = {}
+    exec(compile(code, "/x/site-packages/transformers/trainer_utils.py", "exec"), library)
+    loader = torch.utils.data.DataLoader([1, 2], collate_fn=library["Removes"](Collator()))
+    told = fetches.describe_loader(loader, None)
+    assert (told["collate_name"], told["collate_at"][2]) == ("Collator", "__call__")
+
+
 AGAIN = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -137,9 +137,12 @@ class Lines:
                 return
 
     def _shared(self, line: LineCalls, given: Any, weight: Any, taken: Any) -> None:
-        """Count the weights that take the same input, without keeping the input alive."""
+        """Count the weights that take the same input, or slices of it, without keeping the input
+        alive."""
         if not isinstance(given, torch.Tensor):
             return
+        if given._is_view() and given._base is not None:
+            given = given._base  # each layer takes its slice
         key = id(line), id(given)
         known = self.takers.get(key)
         if known is None or known[0]() is not given:

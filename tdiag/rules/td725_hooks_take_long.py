@@ -1,0 +1,120 @@
+"""Hooks on modules take long
+
+## What it measures
+Samples in functions that torch calls beside a module's forward: forward hooks of the script or of a
+library. The functions are told by the sampled stacks: a module's call leads to them, and they lead
+to no other module. torch's own hooks are left out.
+
+## Why it is slow
+A hook runs at every call of every module that has it. One that computes statistics, checks values
+for overflow or copies activations may take as long as the forward itself.
+
+## What to do
+Remove a debugging hook when it has done its work. Let one that watches the training return at once
+in all but one of many steps, or register it for a few modules only.
+
+## How the gain is computed
+The hooks' share of the samples, with its sampling error, as time of the step. High end: without the
+hooks. Low end: they run in a quarter of the steps.
+
+## When this advice is wrong
+Hooks that do a part of the model's work (offloading, quantisation, parallelism) must stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
+from tdiag.evidence.steps import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
+from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
+from tdiag.rules.examples import at, budget, stacks
+from tdiag.rules.hooks import hook_frames
+from tdiag.rules.loop_lines import check_samples
+from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
+from tdiag.units import percent
+
+CODE = "TD725"
+NAME = "hooks-take-long"
+CLASS = "overhead"
+UNTRIED = "which hooks may be removed is the user's choice; `--freeze` of one bounds the gain"
+AFTER = {"TD711": "a hook that loops over values is slow because of the loop"}
+
+
+def check(budget: Budget, stacks: Stacks, trees: CallTrees) -> Found | None:
+    check_samples(stacks)
+    shares: Counter[Place] = Counter()
+    callers: dict[Place, Place | None] = {}
+    for number in hook_frames(trees):
+        hook = trees.training[number]
+        place = Place(hook.file, hook.line if hook.user else 0, hook.name)
+        shares[place] += hook.frac  # type: ignore[assignment]
+        callers[place] = place if hook.user else _caller(number, trees.training)
+    share = min(1.0, sum(shares.values()))
+    least, most = known_to(share, stacks.samples)
+    if least < NOTICEABLE_FRAC:
+        return None
+    top, of_top = shares.most_common(1)[0]
+    named = f"{top.function} ({'/'.join(top.file.split('/')[-2:])})"
+    step, here = budget.step_ns, where(top)
+    return Found(
+        summary=(
+            f"Hooks on modules take {percent(share)} of the step, most of it in {named}{here}."
+        ),
+        evidence=(
+            frac("samples in hooks", share, "sample"),
+            frac(f"samples in {named}", of_top, "sample"),
+            count("samples of the training thread", stacks.samples, "sample"),
+        ),
+        fix=Fix(
+            f"Remove the hook {named}{here}, or let it return at once in all but one of"
+            f" {LOG_EVERY} steps.",
+            "review",
+            action="Remove the hooks or run them rarely",
+            code=f"if step % {LOG_EVERY}:\n    return  # first in the hook",
+        ),
+        gain=Gain(
+            0.0 if budget.has_device else least * step * RARER_LOW_FRAC,
+            most * step,
+            f"high end: no hooks; low end: in a quarter of the steps."
+            f" {sampling_range(stacks.samples, least, most)}.",
+            ("forward", "backward", "launch"),
+        ),
+        at=callers[top],
+    )
+
+
+def _caller(number: int, frames: Sequence[CallFrame]) -> Place | None:
+    """The user's innermost line above a library's hook."""
+    while number >= 0 and not frames[number].user:
+        number = frames[number].parent
+    return (
+        Place(frames[number].file, frames[number].line, frames[number].name)
+        if number >= 0
+        else None
+    )
+
+
+def fires() -> Evidence:
+    return _hooked("check")
+
+
+def clear() -> Evidence:
+    """The module's own forward."""
+    return _hooked("Net.forward")
+
+
+def _hooked(name: str) -> Evidence:
+    module = "/lib/torch/nn/modules/module.py"
+    frames = (
+        CallFrame(name="main", file=at(9).file, line=9, parent=-1, frac=1.0, user=True),
+        CallFrame(name="_call_impl", file=module, line=0, parent=0, frac=0.7, user=False),
+        CallFrame(name=name, file=at(9).file, line=20, parent=1, frac=0.4, user=True),
+    )
+    step = budget(forward=40, backward=50, optimizer=10)
+    return Evidence().add(step, stacks(), CallTrees(training=frames, workers=()))
