@@ -60,12 +60,24 @@ class PaddedLookups(Kind, frozen=True, kw_only=True):
     packed: bool
 
 
+class PaddedField(Kind, frozen=True, kw_only=True):
+    """Sequences of features of different lengths, padded with zeros; sums over the first batches.
+    ``positions``: with padding; ``longest``: of them if each batch were as long as its longest
+    sequence; ``used``: without padding."""
+
+    sequences: int
+    positions: int
+    longest: int
+    used: int
+
+
 class BatchField(Kind, frozen=True, kw_only=True):
     """One tensor of the batches. ``name``: its keys and indices in the batch ("image", "0.1").
 
     Values come from a sample of at most 65,536 in each of the first few batches; None if they were
     not read (not contiguous, infinite). ``integral``: all were whole numbers. ``of_255``: all were
-    whole multiples of 1 ÷ 255 within 0..1, like pixels that were bytes before.
+    whole multiples of 1 ÷ 255 within 0..1, like pixels that were bytes before. ``padded``: None
+    without padding in any batch.
     """
 
     name: str
@@ -75,6 +87,7 @@ class BatchField(Kind, frozen=True, kw_only=True):
     maximum: float | None
     integral: bool | None
     of_255: bool | None
+    padded: PaddedField | None = None
 
 
 class Shrunk(Kind, frozen=True, kw_only=True):

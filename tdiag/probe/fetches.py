@@ -202,6 +202,7 @@ def _globals_of(function: types.FunctionType) -> list[Any]:
 
 MOST_TENSORS = 256  # a batch of thousands of small tensors is estimated from its first ones
 MOST_FIELDS = 16
+MOST_PADDED = 20_000_000  # numbers of a tensor that is searched for padding
 OF_255_WITHIN = 1e-3  # float32 represents k ÷ 255 to 1e-7, and times 255 to 1e-5; bfloat16 does not
 
 
@@ -267,7 +268,28 @@ def _field(tensor: torch.Tensor) -> dict[str, Any]:
         "max": high,
         "integral": bool((values == values.round()).all()),
         "of_255": low >= 0.0 and high <= 1.0 and near,
+        "padded": _padded(tensor),
     }
+
+
+def _padded(tensor: torch.Tensor) -> list[int] | None:
+    """Sequences of features that end in zeros: samples, their positions with padding, the positions
+    of the longest, and the sum without padding. Time is the second or the last of three dimensions,
+    whichever has more padding. None for another form, without padding, and for samples that all end
+    at the same position, which is their content."""
+    if tensor.dim() != 3 or not tensor.is_floating_point() or min(tensor.shape) < 2:
+        return None
+    if tensor.numel() > MOST_PADDED:
+        return None
+    found: list[list[int]] = []
+    for dim in (1, 2):
+        used = (tensor != 0).any(dim=3 - dim)
+        positions = torch.arange(1, used.shape[1] + 1)
+        lengths = (used * positions).amax(1)
+        longest = int(lengths.max())
+        if longest and int(lengths.min()) < longest:
+            found.append([len(lengths), used.shape[1], longest, int(lengths.sum())])
+    return min(found, key=lambda x: x[3] / (x[0] * x[1]), default=None)
 
 
 def describe_loader(loader: Any, at: Any) -> dict[str, Any]:

@@ -4,6 +4,8 @@
 Tokens that counted steps look up in embedding tables: the length of each sequence, of the longest
 one in its batch, and the length that all were padded to. Padding is recognised by a mask of the
 same shape, or by the table's `padding_idx`; a token that only repeats does not count as padding.
+Without such lookups: zeros at the end of sequences of features (speech, sensors) of different
+lengths, in the first batches of the training loader.
 
 ## Why it is slow
 Embeddings, linear layers and recurrent cells compute every position of the batch, and attention
@@ -35,7 +37,7 @@ from tdiag.evidence.torch_ops import Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, count, frac, held, text, where
+from tdiag.rules.base import Abstain, Found, Gain, count, frac, held, text, where
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -61,15 +63,19 @@ ATTENTION = ("scaled_dot_product", "_flash_attention", "_efficient_attention", "
 
 def check(
     budget: Budget,
-    padded: PaddedLookups,
+    padded: PaddedLookups | None,
     loaders: Loaders | None,
     ops: Ops | None,
     dispatch: Dispatch | None,
     host_ops: HostOps | None,
 ) -> Found | None:
-    if padded.packed or not padded.lookups:
+    loader = loaders.train() if loaders else None
+    lookups = (padded.lookups if padded else ()) or _features(loader)
+    if padded is None and not lookups:
+        raise Abstain("torch calls were not counted (window ops)")
+    if (padded and padded.packed) or not lookups:
         return None
-    sequences, positions, longest, tokens = _sums(padded.lookups)
+    sequences, positions, longest, tokens = _sums(lookups)
     padding = 1 - tokens / positions
     if padding <= LEFT_BY_POOLS_FRAC:
         return None
@@ -78,21 +84,20 @@ def check(
     scaling = max(0.0, held(budget, *COMPUTED) - _fixed_cost(budget, ops, dispatch))
     attends = _attention_frac(host_ops)
     high = padding * (1 - attends) + (1 - (1 - padding) ** 2) * attends
-    loader = loaders.train() if loaders else None
-    place = _place(padded.lookups, loader)
+    place = _place(lookups, loader)
     lengths = tokens / sequences, longest / sequences, positions / sequences
     return Found(
         summary=(
             f"{percent(padding)} of the positions that the model computes are padding: sequences of"
-            f" {lengths[0]:.0f} tokens (mean) are padded to {lengths[2]:.0f}."
+            f" {lengths[0]:.0f} positions (mean) are padded to {lengths[2]:.0f}."
         ),
         evidence=(
             count("sequences counted", sequences, "ops"),
-            count("tokens of a sequence, mean", lengths[0], "ops"),
+            count("positions of a sequence, mean", lengths[0], "ops"),
             count("longest sequence of a batch, mean", lengths[1], "ops"),
-            count("positions of a sequence, with padding", lengths[2], "ops"),
+            count("positions with padding, mean", lengths[2], "ops"),
             frac("padding", padding, "ops"),
-            text("padding recognised by", ", ".join(sorted({x.by for x in padded.lookups})), "ops"),
+            text("padding recognised by", ", ".join(sorted({x.by for x in lookups})), "ops"),
         ),
         fix=_fix(fixed >= MAJORITY_FRAC * padding, loader, place),
         gain=Gain(
@@ -104,6 +109,22 @@ def check(
         ),
         at=place,
     )
+
+
+def _features(loader: Loader | None) -> tuple[PaddedLookup, ...]:
+    """The batch's largest field of padded features, as if its positions were looked up."""
+    fields = [x for x in (loader.fields if loader else ()) if x.padded]
+    if not fields:
+        return ()
+    largest = max(fields, key=lambda x: x.bytes)
+    found = largest.padded
+    assert found is not None
+    return (
+        PaddedLookup(
+            at=None, by=f"zeros at the end of {largest.name}", sequences=found.sequences,
+            positions=found.positions, longest=found.longest, tokens=found.used,
+        ),
+    )  # fmt: skip
 
 
 def _sums(lookups: tuple[PaddedLookup, ...]) -> tuple[int, int, int, int]:
@@ -147,7 +168,7 @@ def _fix(to_longest: bool, loader: Loader | None, place: Place | None) -> Fix:
             " sequences of similar length save more.",
             "safe",
             action="Pad batches to their longest sequence",
-            code="tokens = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)",
+            code="batch = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)",
         )
     return Fix(
         f"Put sequences of similar length into one batch: give the DataLoader{made or here} a"

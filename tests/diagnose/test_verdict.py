@@ -18,11 +18,14 @@ from tdiag.model.diagnosis import Finding, Fix, Speedup, Verdict
 from tdiag.model.kind import Kind
 from tdiag.rules.examples import (
     MS,
+    at,
     budget,
     loaders,
     op_line,
     ops,
     phases,
+    stack,
+    stacks,
     system,
 )
 
@@ -347,3 +350,21 @@ def test_a_crowded_machine_does_not_hide_a_waste_behind_slow_compute() -> None:
     assert run({"data_wait_io": 15}, CROWDED).cls == "unknown"
     assert run({"data_wait_io": 3}, CROWDED).cls == "compute"
     assert run({"data_wait_io": 30}, CROWDED).cls == "io"
+
+
+def test_overhead_at_a_line_that_writes_logs_is_logging() -> None:
+    """A history that is written whole in each step: it slows down, and it logs."""
+    grows = replace(finding("overhead", 0.5), location=at(64, "log"))
+    other = finding("logging", 0.45)
+    writes = stack(64, 0.5, "dumps (json/__init__.py)", function="log")
+    found = run({"optimizer": 60}, stacks((writes,)), findings=(grows, other))
+    assert found.cls == "logging"
+    assert run({"optimizer": 60}, findings=(grows, other)).cls == "overhead"
+
+
+def test_logging_that_cannot_lie_beside_an_evaluation_lies_in_it() -> None:
+    found = run({"evaluation": 90}, findings=(finding("eval", 0.5), finding("logging", 0.8)))
+    assert found.cls == "logging"
+    assert "next: evaluation (20%)" in found.summary
+    beside = run({"evaluation": 45}, findings=(finding("eval", 0.4), finding("logging", 0.3)))
+    assert beside.cls == "eval"

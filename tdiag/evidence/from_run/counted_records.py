@@ -28,6 +28,7 @@ class OpsLine(msgspec.Struct):
     contraction: str = ""
     frozen: float = 0
     of_batch: float = 0
+    again: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}
     turns: float = 0

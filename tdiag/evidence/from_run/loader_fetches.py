@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from tdiag.evidence.feeding import BatchField, Loader, Loaders, Pictures, Shrunk
+from tdiag.evidence.feeding import BatchField, Loader, Loaders, PaddedField, Pictures, Shrunk
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.event_files import Process, workers_of
 from tdiag.evidence.from_run.records import (
@@ -193,6 +193,19 @@ def _field(seen: list[Field]) -> BatchField:
         maximum=max((f.max for f in read if f.max is not None), default=None),
         integral=all(f.integral for f in read) if read else None,
         of_255=all(f.of_255 for f in read) if read else None,
+        padded=_padded([f.padded for f in read if f.padded]),
+    )
+
+
+def _padded(batches: list[list[int]]) -> PaddedField | None:
+    """``batches``: sequences, positions of each, the longest, and the sum of all lengths."""
+    if not batches:
+        return None
+    return PaddedField(
+        sequences=sum(n for n, *_ in batches),
+        positions=sum(n * width for n, width, _, _ in batches),
+        longest=sum(n * longest for n, _, longest, _ in batches),
+        used=sum(used for *_, used in batches),
     )
 
 

@@ -108,6 +108,7 @@ class Field(msgspec.Struct):
     max: float | None = None
     integral: bool | None = None
     of_255: bool | None = None
+    padded: list[int] | None = None
 
 
 class Decoded(msgspec.Struct):

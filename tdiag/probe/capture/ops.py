@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import accelerator, dynamo, places
 from ..patches import hidden
+from .again import Again
 from .batch_work import BatchWork
 from .constants import Constants
 from .contractions import Contractions
@@ -144,6 +145,7 @@ class OpsCapture(Capture):
         self.syncs = SyncWarnings()
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
         self.contractions, self.of_batch = Contractions(), BatchWork()
+        self.again = Again(self.probe)
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
@@ -205,6 +207,7 @@ class OpsCapture(Capture):
         self.boundary.look_at_autocast()
         line.calls += 1
         line.elapsed += ended - began
+        line.again += (ended - began) * self.again.seen(name, args, kwargs, result)
         self.contractions.seen(name, args, kwargs, result, line, ended - began)
         if self.constants.seen(name, args, kwargs, result, at):
             line.constant += ended - began

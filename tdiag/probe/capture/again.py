@@ -1,0 +1,80 @@
+"""What a step computes more than once: the same call on the same tensors.
+
+Tensors get numbers, as compilers number values: equal numbers mean equal contents. A call on the
+same numbers as an earlier one of the same step gives its results the same numbers, so that a whole
+chain of calls is recognised. Random calls, and whatever a call changes in place, get new numbers.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .batch_work import CHANGES
+from .constants import PLAIN
+from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, flat, tensors_in
+
+if TYPE_CHECKING:
+    from ..core import Probe
+
+
+class Again:
+    """One per window ``ops``. Tensors are known by id, each with a weak reference and its
+    version."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self.step = -1
+        self.numbers: dict[int, tuple[Any, int, int]] = {}
+        self.calls: dict[Any, tuple[int, ...]] = {}
+        self.last = 0
+
+    def seen(self, name: str, args: Any, kwargs: Any, result: Any) -> bool:
+        """A call returned. Returns whether an earlier one of this step computed the same."""
+        if self.step != self.probe.step:
+            self.step = self.probe.step
+            self.numbers.clear()
+            self.calls.clear()
+        made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
+        given = list(tensors_in(args, kwargs))
+        changes = name in CHANGES or (name.endswith("_") and not name.endswith("__"))
+        key = None if changes or name in RANDOM or name in DROPOUTS else self._key(
+            name, args, kwargs, any(value.requires_grad for value in made)
+        )  # fmt: skip
+        before = None if key is None else self.calls.get(key)
+        if before is not None and len(before) == len(made):
+            for value, number in zip(made, before, strict=True):
+                self._keep(value, number)
+            return bool(given) and bool(made)
+        found = tuple(self._new(value) for value in made)
+        if key is not None and len(self.calls) < MOST_TRACKED:
+            self.calls[key] = found
+        return False
+
+    def _key(self, name: str, args: Any, kwargs: Any, recorded: bool) -> Any:
+        """None if an argument is neither a tensor nor a plain value."""
+        parts: list[Any] = [name, recorded]
+        for value in flat((*args, *kwargs.items())):
+            if isinstance(value, torch.Tensor):
+                parts.append(self._number(value))
+            elif isinstance(value, PLAIN):
+                parts.append(repr(value))
+            else:
+                return None
+        return tuple(parts)
+
+    def _number(self, tensor: Any) -> int:
+        known = self.numbers.get(id(tensor))
+        same = known is not None and known[0]() is tensor and known[1] == tensor._version
+        return known[2] if same and known is not None else self._new(tensor)
+
+    def _new(self, tensor: Any) -> int:
+        self.last += 1
+        self._keep(tensor, self.last)
+        return self.last
+
+    def _keep(self, tensor: Any, number: int) -> None:
+        if len(self.numbers) < MOST_TRACKED and not tensor.is_inference():
+            self.numbers[id(tensor)] = weakref.ref(tensor), tensor._version, number

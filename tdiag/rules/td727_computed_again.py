@@ -1,0 +1,108 @@
+"""The same is computed several times in a step
+
+## What it measures
+Calls before and in the forward pass and in the loss that repeat an earlier call of the same step:
+the same function, on tensors with the same contents, with the same numbers. Contents are followed
+from call to call, so a whole model that is called twice on one input is recognised. Random calls
+differ.
+
+## Why it is slow
+The keys of an attention projected in each step of a decoder, a mask made in each layer, a network
+evaluated anew for each term of the loss: the result is there already. Each repetition also records
+its own graph, through which the backward pass goes again.
+
+## What to do
+Compute it once, keep the result in a variable, and pass it on.
+
+## How the gain is computed
+Low end: the time of each phase × the repeated calls' share of the time of its calls. High end: that
+and their backward, by their share of the time of the calls that record gradients.
+
+## When this advice is wrong
+If the repetition saves memory: keeping the result also keeps its graph until the backward pass.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.model.diagnosis import Fix
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import part_of_phases
+from tdiag.rules.loop_lines import logging_spots
+from tdiag.units import duration, percent
+
+CODE = "TD727"
+NAME = "computed-again"
+CLASS = "compute"
+UNTRIED = "the result must be kept in the script"
+AFTER = {"TD720": "a constant need not be computed in any step"}
+
+
+def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+    if budget.has_device:
+        return None  # the host's clock does not show the calls' time on a device
+    logging = logging_spots(stacks)
+    lines = [
+        x
+        for x in ops.lines
+        if x.again_ns and x.phase in ("prepare", "forward", "loss") and x.at.spot not in logging
+    ]
+    spent = part_of_phases(phases, ops, lambda x: x.again_ns if x in lines else 0.0)
+    total = sum(spent.values())
+    if not total:
+        return None
+    recorded = sum(x.recording_ns for x in ops.lines) or 1.0
+    backward = phases.wall_ns.get("backward", 0.0) * sum(map(_recorded, lines)) / recorded
+    worst = max(lines, key=lambda x: x.again_ns)
+    return Found(
+        summary=(
+            f"Calls that repeat an earlier one of the same step on the same tensors take"
+            f" {duration(total)} ({percent(total / budget.step_ns)}), most of it{where(worst.at)}"
+            f" in {worst.at.function}."
+        ),
+        evidence=(
+            ns("repeated calls", total, "baseline"),
+            ns("their backward", backward, "baseline"),
+            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+        ),
+        fix=Fix(
+            f"Compute what is repeated{where(worst.at)} once in a step, keep the result, and pass"
+            " it on.",
+            "manual",
+            action="Compute it once in a step and keep the result",
+        ),
+        gain=Gain(
+            total,
+            total + backward,
+            f"low end: the {duration(total)}; high end: their backward as well.",
+            (*spent, "backward"),
+        ),
+        at=worst.at,
+    )
+
+
+def _recorded(line: OpLine) -> float:
+    """Repeated time of calls that record gradients, if as many of them record as of all."""
+    return line.again_ns * line.grad_calls / line.calls if line.calls else 0.0
+
+
+def fires() -> Evidence:
+    """The keys of an attention, projected in each of twenty steps of a decoder."""
+    return _projected(again=19e6)
+
+
+def clear() -> Evidence:
+    """Projected once, before the loop."""
+    return _projected(again=0.0)
+
+
+def _projected(again: float) -> Evidence:
+    keys = op_line(20, "forward", 20, grad_calls=20.0, elapsed_ns=20e6, again_ns=again)
+    rest = op_line(24, "forward", 60, grad_calls=60.0, elapsed_ns=20e6)
+    step = budget(forward=40, backward=60, optimizer=5)
+    clean = phases(forward=40, backward=60, optimizer=5)
+    return Evidence().add(step, clean, ops(keys, rest))

@@ -1,0 +1,69 @@
+"""What the probe takes for the same computation, repeated in one step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.torch_ops import Ops
+
+from .harness import watch_code
+
+SCRIPT = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.key = nn.Linear(64, 64), nn.Linear(64, 64)
+    def forward(self, x):
+        h = self.body(x)
+        y = {made}
+        return h + y.float()[:1]
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100_000):
+    x = torch.randn(8, 64)
+    loss = net(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def share(folder: Path, made: str) -> float:
+    """Of the time of the calls at the line of ``made``."""
+    script = SCRIPT.format(made=made)
+    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    ops = run.evidence().get(Ops)
+    assert ops is not None
+    lines = [x for x in ops.lines if x.at.line == 10]  # one is that of the generator
+    return sum(x.again_ns for x in lines) / sum(x.elapsed_ns for x in lines)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "sum(self.key(x) for _ in range(20))",
+        "sum(self.key(x).sin().sort().values for _ in range(20))",
+        "sum((torch.arange(64) * x).sort().values.sort().values for _ in range(20))",
+    ],
+)
+def test_what_is_repeated(tmp_path: Path, made: str) -> None:
+    assert share(tmp_path, made) > 0.5
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "sum(self.key(x + n) for n in range(20))",
+        "sum(nn.functional.dropout(x).sort().values for _ in range(20))",
+        "(lambda z: sum(z.add_(1.0).sort().values for _ in range(20)))(x.clone())",
+        "sum(self.key(x[n : n + 1]) for n in range(8))",
+        "self.key(x) + self.body(h)",
+    ],
+)
+def test_what_is_not(tmp_path: Path, made: str) -> None:
+    assert share(tmp_path, made) < 0.2
