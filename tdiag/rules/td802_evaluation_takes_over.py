@@ -92,7 +92,9 @@ def check(
     places, told, cheaper = over(at, loaders), "", ""
     least, how = evaluating * RARER_LOW_FRAC, "a quarter as many evaluations"
     beside = _beside_the_model(stacks, ops, trees, modules)
-    beside_frac = min(1.0, sum(line.self_frac for line in beside) / share)
+    # Samples may have seen more or fewer evaluations than the clean steps.
+    seen = sum(line.evaluating for line in stacks.training) if stacks else 0.0
+    beside_frac = min(1.0, sum(line.self_frac for line in beside) / (seen or share))
     if beside_frac > MAJORITY_FRAC:
         at = beside[0].at
         told = f" {percent(beside_frac)} of it is not the model, most of that{where(at)}."

@@ -84,7 +84,7 @@ METRIC = replace(stack(70, 0.4, function="metric"), evaluating=0.4)
         (METRIC, 33, 70),  # a framework's evaluation
         (replace(METRIC, at=at(70, "evaluate"), evaluating=0.0), 60, 70),  # the script's own
         (replace(METRIC, evaluating=0.0), 60, 47),  # not in the evaluation
-        (replace(METRIC, self_frac=0.3), 33, 47),  # less than half of it
+        (replace(METRIC, self_frac=0.1, own_frac=0.1, evaluating=0.1), 33, 47),  # not half of it
         (replace(METRIC, own_frac=0.0), 33, 47),  # it calls the model
     ],
 )
@@ -92,7 +92,9 @@ def test_an_evaluation_is_named_by_its_work_beside_the_model_if_that_is_most(
     line: StackLine, called: int, named: int
 ) -> None:
     evaluating = replace(phases(evaluation=20), eval_grad_frac=0.0, eval_batches_per_step=1.0)
-    evidence = Evidence().add(budget(forward=10, evaluation=20), evaluating, stacks((line,)))
+    model = stack(33, 0.2, "linear (nn/functional.py)", function="main")
+    model = replace(model, own_frac=0.0, evaluating=0.2 * (line.evaluating > 0))
+    evidence = Evidence().add(budget(forward=10, evaluation=20), evaluating, stacks((line, model)))
     place = at(called, {33: "main", 60: "evaluate"}[called])
     evidence.add(Modules(modules=(module("Net", evaluated_at=place),)))
     evidence.add(ops(op_line(33, "forward", 9, at=at(33, "main"))))
