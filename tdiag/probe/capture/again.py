@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..models import plain
 from .batch_work import CHANGES
 from .constants import PLAIN
 from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, flat, tensors_in
@@ -67,8 +68,9 @@ class Again:
 
     def _number(self, tensor: Any) -> int:
         known = self.numbers.get(id(tensor))
-        same = known is not None and known[0]() is tensor and known[1] == tensor._version
-        return known[2] if same and known is not None else self._new(tensor)
+        if known is not None and known[0]() is tensor and known[1] == tensor._version:
+            return known[2]
+        return self._new(tensor)
 
     def _new(self, tensor: Any) -> int:
         self.last += 1
@@ -76,5 +78,6 @@ class Again:
         return self.last
 
     def _keep(self, tensor: Any, number: int) -> None:
-        if len(self.numbers) < MOST_TRACKED and not tensor.is_inference():
+        """Inference tensors have no version, and subclasses may have none."""
+        if len(self.numbers) < MOST_TRACKED and plain(tensor) and not tensor.is_inference():
             self.numbers[id(tensor)] = weakref.ref(tensor), tensor._version, number

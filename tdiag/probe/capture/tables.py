@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..models import plain
+
 if TYPE_CHECKING:
     from ..inspection import Inspection
 
@@ -53,7 +55,7 @@ class Tables:
             table = _Table(weight, place, bool(kwargs.get("sparse")))
             self.tables[id(weight)] = table
         table.looked_up += rows.numel()
-        if rows.numel():  # kept as a tensor: reading it would wait for a device
+        if rows.numel() and plain(rows):  # kept as a tensor: reading it would wait for a device
             highest = rows.detach().max()
             known = table.highest
             table.highest = highest if known is None else torch.maximum(known, highest)
