@@ -191,7 +191,8 @@ def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:
         return
     framework, _ = known_to(line.framework, stacks.samples)
     if framework * budget.step_ns > MAJORITY_FRAC * unexplained:
-        costs.by_framework = line
+        if unexplained >= NOTICEABLE_FRAC * budget.step_ns:
+            costs.by_framework = line
         costs.add("overhead", unexplained)
         costs.unknown.update(dict.fromkeys(left, 0.0))
 

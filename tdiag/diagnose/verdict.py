@@ -119,7 +119,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     summary += _next(candidate)
     if family == "input" and costs.by_workers:
         summary += (
-            f"; for {costs.by_workers:.0%} computing waits for a core that the loader's workers use"
+            f"; {costs.by_workers:.0%} of the step is computing that waits for a core which the"
+            " loader's workers have"
         )
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]

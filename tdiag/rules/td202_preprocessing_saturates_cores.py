@@ -86,6 +86,7 @@ def check(
             f"{percent(fed.wait / fed.step)} of the step waits for preprocessing"
             f" ({duration(fed.wall)} per step), and no core is left:"
             f" {_why_none_left(fed, system, busy)}."
+            + (f" Computing waits {duration(slowed[0])} for workers' cores." if slowed[0] else "")
         ),
         evidence=(
             *fed.measures(),

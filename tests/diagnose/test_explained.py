@@ -298,3 +298,11 @@ def test_time_beside_the_step_is_overhead_where_a_frameworks_loop_takes_most_of_
     assert found.verdict.cls == cls
     said = "the loop of lightning, called at train.py:30, takes 30%"
     assert (said in found.verdict.summary) == (cls == "overhead")
+
+
+def test_a_loop_that_explains_next_to_nothing_is_not_named() -> None:
+    """Hooks that are the framework's own take 40 %, what is beside the step 2 %."""
+    hooks = replace(FIT, framework=0.4)
+    found = ran(stacks((hooks,)), prepare=1, after_step=1, gc=40, forward=58)
+    assert found.verdict.cls == "overhead"
+    assert "the loop of lightning" not in found.verdict.summary
