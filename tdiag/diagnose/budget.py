@@ -21,7 +21,6 @@ DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
 # Host phases that a trace of a few steps easily misses: taken whole from the clean window, with the
 # device work that they cause.
 BETWEEN_STEPS = ("evaluation", "checkpoint", "gc")
-# Phase → budget component, if the names differ.
 
 
 def make_budget(evidence: Evidence) -> Budget | None:
