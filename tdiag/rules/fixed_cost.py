@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain
+from tdiag.rules.loop_lines import logging_spots
 
 FIXED_COST_FACTOR = Threshold(
     6,
@@ -152,6 +154,21 @@ def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) ->
         if whole and (share := sum(map(part, mine)) / whole):
             found[phase] = share * phases.wall_ns.get(phase, 0.0)
     return found
+
+
+def lines_of_part(
+    phases: Phases,
+    ops: Ops,
+    stacks: Stacks | None,
+    part: Callable[[OpLine], float],
+    among: Collection[str] = ("prepare", "forward", "loss"),
+) -> tuple[list[OpLine], dict[str, float]]:
+    """The lines ``among`` these phases with this part, largest first, and :func:`part_of_phases` of
+    them. Lines that write logs are left out: they are TD804's."""
+    logging = logging_spots(stacks)
+    mine = [x for x in ops.lines if part(x) and x.phase in among and x.at.spot not in logging]
+    spent = part_of_phases(phases, ops, lambda x: part(x) if x in mine else 0.0)
+    return sorted(mine, key=part, reverse=True), spent
 
 
 def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> float | None:

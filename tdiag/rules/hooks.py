@@ -33,7 +33,7 @@ def hook_frames(trees: CallTrees | None) -> list[int]:
         for n, frame in enumerate(frames)
         if frame.parent in called
         and n not in above | called
-        and "/torch/" not in frame.file
+        and (frame.user or "/torch/" not in frame.file)
         and frame.name.rpartition(".")[2] != "forward"
     ]
 

@@ -35,8 +35,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.feed import FIRST_EPOCH_FRAC, one_epoch
-from tdiag.rules.fixed_cost import part_of_phases
-from tdiag.rules.loop_lines import logging_spots
+from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD223"
@@ -58,15 +57,11 @@ def check(
 ) -> Found | None:
     if budget.has_device:
         return None  # the host's clock does not show the calls' time on a device
-    logging = logging_spots(stacks)
-    lines = [
-        x for x in ops.lines if x.of_batch_ns and x.phase in PHASES and x.at.spot not in logging
-    ]
-    spent = part_of_phases(phases, ops, lambda x: x.of_batch_ns if x in lines else 0.0)
+    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.of_batch_ns, PHASES)
     total = sum(spent.values())
     if not total:
         return None
-    worst = max(lines, key=lambda line: line.of_batch_ns)
+    worst = lines[0]
     loader = loaders.train() if loaders else None
     same = loader is not None and loader.random is False and bool(loader.dataset_len)
     again = same and not one_epoch(history, startup)

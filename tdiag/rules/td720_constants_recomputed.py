@@ -30,8 +30,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import part_of_phases
-from tdiag.rules.loop_lines import logging_spots
+from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.rules.thresholds import RARER_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -44,19 +43,11 @@ UNTRIED = "the value must be computed where the module is made"
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if budget.has_device:
         return None  # the host's clock does not show the calls' time on a device
-    logging = logging_spots(stacks)
-    spent = part_of_phases(
-        phases, ops, lambda line: 0.0 if line.at.spot in logging else line.constant_ns
-    )
+    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.constant_ns)
     total = sum(spent.values())
     if not total:
         return None
-    lines = [
-        line
-        for line in ops.lines
-        if line.constant_ns and line.phase in spent and line.at.spot not in logging
-    ]
-    worst = max(lines, key=lambda line: line.constant_ns)
+    worst = lines[0]
     return Found(
         summary=(
             f"Calls on constants alone take {duration(total)} per step"

@@ -31,8 +31,7 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import part_of_phases
-from tdiag.rules.loop_lines import logging_spots
+from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD727"
@@ -45,19 +44,13 @@ AFTER = {"TD720": "a constant need not be computed in any step"}
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if budget.has_device:
         return None  # the host's clock does not show the calls' time on a device
-    logging = logging_spots(stacks)
-    lines = [
-        x
-        for x in ops.lines
-        if x.again_ns and x.phase in ("prepare", "forward", "loss") and x.at.spot not in logging
-    ]
-    spent = part_of_phases(phases, ops, lambda x: x.again_ns if x in lines else 0.0)
+    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.again_ns)
     total = sum(spent.values())
     if not total:
         return None
     recorded = sum(x.recording_ns for x in ops.lines) or 1.0
     backward = phases.wall_ns.get("backward", 0.0) * sum(map(_recorded, lines)) / recorded
-    worst = max(lines, key=lambda x: x.again_ns)
+    worst = lines[0]
     return Found(
         summary=(
             f"Calls that repeat an earlier one of the same step on the same tensors take"

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.torch_ops import Ops
-
-from .harness import watch_code
+from .counted import share_of_line
 
 SCRIPT = """
 import torch
@@ -37,13 +35,7 @@ for step in range(100_000):
 
 def share(folder: Path, made: str) -> float:
     """Of the time of the calls at the line of ``made``."""
-    script = SCRIPT.format(made=made)
-    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
-    assert run.returncode == 0 and run.of("failure") == []
-    ops = run.evidence().get(Ops)
-    assert ops is not None
-    lines = [x for x in ops.lines if x.at.line == 10]  # one is that of the generator
-    return sum(x.again_ns for x in lines) / (sum(x.elapsed_ns for x in lines) or 1.0)
+    return share_of_line(folder, SCRIPT.format(made=made), 10, lambda x: x.again_ns)
 
 
 @pytest.mark.parametrize(

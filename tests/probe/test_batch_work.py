@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.torch_ops import Ops
-
-from .harness import watch_code
+from .counted import share_of_line
 
 SCRIPT = """
 import torch
@@ -37,13 +35,7 @@ for step in range(100_000):
 
 def share(folder: Path, made: str) -> float:
     """Of the time of the calls at the line of ``made``."""
-    script = SCRIPT.format(made=made)
-    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
-    assert run.returncode == 0 and run.of("failure") == []
-    ops = run.evidence().get(Ops)
-    assert ops is not None
-    (line,) = (x for x in ops.lines if x.at.line == 11)
-    return line.of_batch_ns / line.elapsed_ns
+    return share_of_line(folder, SCRIPT.format(made=made), 11, lambda x: x.of_batch_ns)
 
 
 @pytest.mark.parametrize(

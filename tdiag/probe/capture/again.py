@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..models import plain
-from .batch_work import CHANGES
 from .constants import PLAIN
-from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, flat, tensors_in
+from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, changes, flat, tensors_in
 
 if TYPE_CHECKING:
     from ..core import Probe
@@ -40,10 +39,9 @@ class Again:
             self.calls.clear()
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
         given = list(tensors_in(args, kwargs))
-        changes = name in CHANGES or (name.endswith("_") and not name.endswith("__"))
-        key = None if changes or name in RANDOM or name in DROPOUTS else self._key(
-            name, args, kwargs, any(value.requires_grad for value in made)
-        )  # fmt: skip
+        recorded = any(value.requires_grad for value in made)
+        anew = changes(name) or name in RANDOM or name in DROPOUTS
+        key = None if anew else self._key(name, args, kwargs, recorded)
         before = None if key is None else self.calls.get(key)
         if before is not None and len(before) == len(made):
             for value, number in zip(made, before, strict=True):

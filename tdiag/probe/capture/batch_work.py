@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from .frozen_weights import BRANCHES, DROPOUTS, RANDOM, flat, holds, keep, tensors_in
+from .frozen_weights import BRANCHES, DROPOUTS, RANDOM, changes, flat, holds, keep, tensors_in
 
-CHANGES = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
 # What they return is chosen by their last inputs: a shuffled order is no chance.
 PICKS = {"__getitem__", "index_select", "gather", "take", "take_along_dim"}
 
@@ -30,7 +29,7 @@ class BatchWork:
         computed something from the batch alone."""
         given = list(tensors_in(args, kwargs))
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
-        changed = name in CHANGES or (name.endswith("_") and not name.endswith("__"))
+        changed = changes(name)
         results = [*made, *(given[:1] if changed else ())]
         weights = frozen or any(value.requires_grad for value in (*given, *made))
         weights = weights or any(
@@ -43,5 +42,5 @@ class BatchWork:
             keep(self.of_weights, results)
         if chance:
             keep(self.of_chance, results)
-        computed = bool(made) or name in BRANCHES or name in CHANGES
+        computed = bool(made) or name in BRANCHES or changed
         return not (weights or chance) and bool(given) and computed

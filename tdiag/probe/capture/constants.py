@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..models import plain
-from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, flat, tensors_in
+from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, changes, flat, tensors_in
 
 if TYPE_CHECKING:
     from ..core import Probe
@@ -24,7 +24,6 @@ MADE = {
     "arange", "eye", "full", "full_like", "linspace", "logspace", "ones", "ones_like",
     "tril_indices", "triu_indices", "zeros", "zeros_like",
 }  # fmt: skip
-CHANGING = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
 PLAIN = (int, float, complex, str, slice, type(None), type(...), torch.dtype, torch.device)
 NOT, MAYBE, SURE = range(3)
 
@@ -58,16 +57,16 @@ class Constants:
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
         given = list(tensors_in(args, kwargs))
         level = min([self._level(tensor) for tensor in given], default=SURE)
-        changes = name in CHANGING or (name.endswith("_") and not name.endswith("__"))
+        changing = changes(name)
         none = name in RANDOM or name in DROPOUTS or not (given or name in MADE)
         if none or any(value.requires_grad for value in made):
             level = NOT
         if level:
             level = min(level, self._same_numbers(place, name, args, kwargs))
-        for value in (*made, *(given[:1] if changes else ())):
+        for value in (*made, *(given[:1] if changing else ())):
             if len(self.made) < MOST_TRACKED:
                 self.made[id(value)] = weakref.ref(value), level
-        return bool(level == SURE and given and made and not changes)
+        return bool(level == SURE and given and made and not changing)
 
     def _level(self, tensor: Any) -> int:
         made = self.made.get(id(tensor))

@@ -29,6 +29,7 @@ BRANCHES = {"item", "__bool__", "__float__", "__int__", "__index__", "tolist", "
 DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"}
 NORMS = {"batch_norm": ("training", 5), "instance_norm": ("use_input_stats", 5)}
 MOST_TRACKED = 50_000  # tensors
+_CHANGING = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
 
 
 class FrozenWeights:
@@ -63,8 +64,8 @@ class FrozenWeights:
             self.taken += sum(nbytes(v) for v in taken if self.results.pop(id(v), None))
             return False
         if weights:
-            in_place = name.endswith("_") and not name.endswith("__")
-            self.written = self.written or (in_place and any(m is w for m in made for w in weights))
+            changed = changes(name) and any(m is w for m in made for w in weights)
+            self.written = self.written or changed
             self._weights(weights)
             self.random = self.random or drawn or self.branched
         self._mode(name, args, kwargs)
@@ -127,6 +128,11 @@ class FrozenWeights:
                 shared = posixpath.commonpath(name.replace(".", "/") for name in inside)
                 found.append(f"{type(module).__name__}/{shared}".rstrip("/").replace("/", "."))
         return found
+
+
+def changes(name: str) -> bool:
+    """Whether a call of this name changes its first argument in place."""
+    return name in _CHANGING or (name.endswith("_") and not name.endswith("__"))
 
 
 def keep(known: dict[int, Any], tensors: list[Any]) -> None:

@@ -1,0 +1,21 @@
+"""What part of a line's counted calls the probe takes for something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tdiag.evidence.torch_ops import OpLine, Ops
+
+from .harness import watch_code
+
+
+def share_of_line(folder: Path, script: str, line: int, part: Callable[[OpLine], float]) -> float:
+    """``part`` ÷ the time of the calls at this line, in the window ``ops``. A generator at the line
+    has a row of its own."""
+    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    ops = run.evidence().get(Ops)
+    assert ops is not None
+    lines = [x for x in ops.lines if x.at.line == line]
+    return sum(map(part, lines)) / (sum(x.elapsed_ns for x in lines) or 1.0)
