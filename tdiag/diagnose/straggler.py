@@ -10,7 +10,7 @@ from tdiag.evidence.ranks import LateRank, Ranks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Component, Finding, RankStep, Verdict
 from tdiag.rules.base import DATA_WAIT, Abstain, where
-from tdiag.rules.stragglers import Straggler, changing_waits, straggler_of
+from tdiag.rules.stragglers import MACHINES, Straggler, changing_waits, straggler_of
 
 STRAGGLER = "TD902"
 
@@ -49,7 +49,7 @@ def with_its_first_finding(findings: list[Finding], evidence: Evidence) -> list[
     the step in which the rank is late. If the cause is more data or a slow machine, no other
     finding is named."""
     straggler = known_straggler(evidence)
-    if straggler is None or straggler.why in ("data", "speed"):
+    if straggler is None or straggler.why in ("data", *MACHINES):
         return findings
     parts = DATA_WAIT if straggler.cause == "data_wait" else (straggler.cause,)
     first = next((f for f in findings if not f.advisory and set(parts) & set(f.components)), None)

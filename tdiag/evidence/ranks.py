@@ -66,7 +66,8 @@ class LateRank(Kind, frozen=True, kw_only=True):
     DataLoader is created. ``calls``: torch calls per traced step; ``flops``: floating-point
     operations of its matrix products and convolutions, per traced step. ``line``: the user's line
     with the largest extra time on this rank compared with the others, ``line_ns``: that time per
-    step, from sampled stacks.
+    step, from sampled stacks. ``queued_ns``: per step, the main thread was ready and waited for a
+    core (at least; torch's further threads are not counted).
     """
 
     rank: int
@@ -77,6 +78,7 @@ class LateRank(Kind, frozen=True, kw_only=True):
     flops: Beside | None = None
     line: Place | None = None
     line_ns: Beside | None = None
+    queued_ns: Beside | None = None
 
 
 class Communication(Kind, frozen=True, kw_only=True):

@@ -33,7 +33,8 @@ _WORDS = {
     "gc": "collecting garbage",
 }
 
-Why = Literal["", "data", "work", "speed"]
+Why = Literal["", "data", "work", "speed", "cores"]
+MACHINES = ("speed", "cores")  # reasons that are not in the script: they have no line
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Straggler:
     """``cause``: the budget component in which ``rank`` exceeds the median of the ``others`` most,
     by ``longer_ns`` per step. ``waited_ns``: the time the others wait for it, per step.
 
-    ``why``: it gets more data, has more work for as much data, or takes longer for the same work;
-    "" if unknown. ``because``: that reason as a sentence with numbers."""
+    ``why``: it gets more data, has more work for as much data, takes longer for the same work, or
+    waits for a core; "" if unknown. ``because``: that reason as a sentence with numbers."""
 
     rank: RankTime
     others: tuple[RankTime, ...]
@@ -66,7 +67,7 @@ class Straggler:
             f"Rank {self.rank.rank} makes {others} wait {duration(self.waited_ns)} per step"
             f" ({percent(self.waited_frac)})"
         )
-        if self.why == "data":  # it lengthens every part of the step
+        if self.why in ("data", "cores"):  # they lengthen every part of the step
             return f"{waits}. {self.because}"
         return (
             f"{waits}: it spends {duration(self.longer_ns)} more {words}"
@@ -126,6 +127,12 @@ def _why(
 ) -> tuple[Why, str]:
     """Why its own work takes ``longer_ns`` more per step than the others' ``usual_ns``, and a
     sentence on it. ``alike``: all parts of its computing are slower to the same degree."""
+    queued = about.queued_ns
+    if queued and queued.own - queued.others >= MAJORITY_FRAC * longer_ns > 0:
+        return "cores", (
+            f"Its main thread waits {duration(queued.own)} per step for a free core, theirs"
+            f" {duration(queued.others)}."
+        )
     data = [x for x in (about.samples, about.batch_bytes) if x and x.others]
     if _explains(data, longer_ns, usual_ns):  # work grows with the data
         return "data", _more_data(about)

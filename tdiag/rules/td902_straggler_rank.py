@@ -7,7 +7,8 @@ communication beyond its own. The cause is the work in which this rank exceeds t
 others most. On CPUs `tdiag run` compares the clean steps of all ranks on the machine: backward, in
 which gradients are summed, ends for all at once, so its part beyond the shortest one is waiting.
 
-Three comparisons with the median of the others show why it is late. Its batches: samples and bytes,
+Four comparisons with the median of the others show why it is late. Its cores: how long its main
+thread was ready and waited for one, by the kernel's counters. Its batches: samples and bytes,
 padding included, as its DataLoader fetched them. Its work: torch calls and floating-point
 operations in the traces of the same steps. Its lines: stacks that py-spy sampled on all ranks of
 the machine (up to 8) at once. A rank with more work for the same data is reported with the line
@@ -17,7 +18,8 @@ whose extra time is largest; a rank with the same data and the same work is repo
 Every step ends when the last rank arrives. All other devices idle in the collective until then.
 
 ## What to do
-If it gets more data, distribute the data evenly. If it does the same work but takes longer, look at
+If it waits for a core, give it one that nothing else uses. If it gets more data, distribute the
+data evenly. If it does the same work but takes longer, look at
 its machine: other programs on its cores, its device's clock. Otherwise fix what takes this rank
 longer: its storage, or work that only this rank does. The fix names the first of this rank's own
 findings about the same part of the step.
@@ -53,7 +55,7 @@ from tdiag.rules.base import COMPUTE, DATA_WAIT, Found, Gain, bytes_, count, ns,
 from tdiag.rules.examples import rank_time, ranks_of
 from tdiag.rules.fetch_lines import top_fetch_lines
 from tdiag.rules.loop_lines import main_line
-from tdiag.rules.stragglers import Straggler, abstain_unless_alone, straggler_of
+from tdiag.rules.stragglers import MACHINES, Straggler, abstain_unless_alone, straggler_of
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration
 
@@ -111,6 +113,11 @@ _WHY = {
         "use one batch size on all ranks, and distribute samples by their length (tokens, not"
         " sequences, per batch)",
     ),
+    "cores": (
+        "Give the late rank a core of its own",
+        "no change to the script helps; look at what else runs on its host (top), and bind every"
+        " rank to cores of its own (taskset, numactl, the launcher's option)",
+    ),
     "speed": (
         "Find what slows down the late rank's machine",
         "its work is that of the others, so no change to the script helps; compare its cores, what"
@@ -143,7 +150,7 @@ def check(
         return None
     cause, rank = straggler.cause, straggler.rank
     at = _place(straggler, late, syncs, transfers, loaders, stacks)
-    if at is None and straggler.why not in ("speed", "data"):
+    if at is None and straggler.why not in ("data", *MACHINES):
         line = main_line(cause, stacks, ops)
         at = line.at if line else None
     source = ranks.source
@@ -185,6 +192,7 @@ def _compared(late: LateRank) -> Iterator[Measure]:
         ("torch calls", late.calls, count, "trace"),
         ("floating-point operations", late.flops, count, "trace"),
         ("its line", late.line_ns, ns, "sample"),
+        ("waiting for a core", late.queued_ns, ns, "system"),
     ):
         if found is not None:
             yield of(name, found.own, source)
@@ -201,7 +209,7 @@ def _place(
 ) -> Place | None:
     """The line that costs most of it; the evidence other than ``ranks`` is the late rank's own."""
     cause = straggler.cause
-    if straggler.why == "speed":
+    if straggler.why in MACHINES:
         return None
     if straggler.why == "data":
         return late.dealt_at if late else None

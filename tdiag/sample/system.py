@@ -79,6 +79,7 @@ class SystemSampler:
             "kind": "sample",
             "t": time.perf_counter_ns(),
             "procs": self._processes(),
+            "queued": {str(pid): ns for pid in self.tree if (ns := _queued(pid)) is not None},
             "others": self.others.sample(),
             "busy_ns": _ns(sum(getattr(times, name, 0.0) for name in names)),
             "ram_available": free if left is None else min(free, left),
@@ -183,6 +184,14 @@ def _has_torch(pid: int) -> bool | None:
         return b"libtorch" in Path(f"/proc/{pid}/maps").read_bytes()
     except OSError:
         return None
+
+
+def _queued(pid: int) -> int | None:
+    """ns that its main thread was ready and waited for a core; None if the kernel does not report
+    it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    return None
 
 
 def _wanted(pid: int) -> int | None:

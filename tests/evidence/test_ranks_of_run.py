@@ -193,6 +193,20 @@ def test_traces_of_the_same_steps_tell_how_much_work_it_has(tmp_path: Path) -> N
     assert about_late(tmp_path).calls == Beside(own=1, others=1)
 
 
+def test_the_main_threads_wait_for_a_core(tmp_path: Path) -> None:
+    job(tmp_path, step(backward=36), step(data=30, backward=10))
+    assert about_late(tmp_path).queued_ns is None
+    machine = {"kind": "machine", "cores_machine": 2, "cores_allowed": 2}
+    samples = [
+        {"kind": "sample", "t": t * MS, "queued": {"100": t * MS // 10, "101": t * MS // 2}}
+        for t in range(0, 5000, 500)
+    ]
+    lines = "".join(json.dumps(line) + "\n" for line in (machine, *samples))
+    (tmp_path / "system.jsonl").write_text(lines)
+    found = about_late(tmp_path).queued_ns
+    assert found == Beside(own=0.5 * 51 * MS, others=pytest.approx(0.1 * 51 * MS))
+
+
 def test_where_nobody_is_late_nobody_is_compared(tmp_path: Path) -> None:
     assert job(tmp_path, step(), step()).get(LateRank) is None
 

@@ -36,6 +36,10 @@ def test_more_data_is_the_verdict_even_where_it_is_in_doubt_how_much_is_work() -
     [
         ({**AS_MUCH_DATA, "calls": beside(200, 100)}, "It has more work: 200 torch calls"),
         ({**AS_MUCH_DATA, **AS_MUCH_WORK}, "It does the same work as they do"),
+        (
+            {**AS_MUCH_DATA, **AS_MUCH_WORK, "queued_ns": beside(30 * MS, 4 * MS)},
+            "(50%). Its main thread waits 30.0 ms per step for a free core, theirs 4.00 ms.",
+        ),
     ],
 )
 def test_more_work_and_a_slow_machine_need_not_be_in_one_part_of_the_step(
@@ -52,3 +56,10 @@ def test_more_work_and_a_slow_machine_need_not_be_in_one_part_of_the_step(
     assert won == (20 * MS if "more work" in said else 0)
     unknown = Evidence().add(ranks_of(others, own), LateRank(rank=1))
     assert isinstance(run_rule(STRAGGLER, unknown), Abstained)
+
+
+def test_a_short_wait_for_a_core_does_not_explain_it() -> None:
+    late = late_with({**AS_MUCH_DATA, "queued_ns": beside(20 * MS, 4 * MS)})  # of 40 ms
+    assert "core" not in finding("TD902", late).summary
+    late = late_with({**AS_MUCH_DATA, "queued_ns": beside(30 * MS, 4 * MS)})
+    assert finding("TD902", late).location is None

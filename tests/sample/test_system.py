@@ -69,7 +69,7 @@ def test_the_tree_is_the_programs_and_counters_grow(
     wait_for(lambda: used() > first + 50_000_000)
     machine, *samples = lines(path)
     assert machine["kind"] == "machine" and {s["kind"] for s in samples} == {"sample"}
-    assert set(samples[-1]["procs"]) == {str(program.pid), worker}
+    assert set(samples[-1]["procs"]) == set(samples[-1]["queued"]) == {str(program.pid), worker}
     assert str(os.getpid()) not in samples[-1]["procs"]
     wait_for(lambda: used() and lines(path)[-1]["procs"][worker][1] > 50 << 20)
     begin, end = samples[0], lines(path)[-1]

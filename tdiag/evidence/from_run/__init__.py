@@ -22,6 +22,7 @@ from tdiag.evidence.from_run.event_files import Process, lead_of
 from tdiag.evidence.from_run.growth import make_slowing_down
 from tdiag.evidence.from_run.loader_fetches import make_loaders
 from tdiag.evidence.from_run.machine_samples import (
+    SYSTEM,
     make_history,
     make_system,
     read_storage,
@@ -57,7 +58,6 @@ from tdiag.model.notes import Note
 from tdiag.probe.wire import BY_CLOSURE, BY_MICRO_BATCH, CONFIG, NODES, RUN, SAMPLE
 
 SCHEMA = 1
-SYSTEM = "system.jsonl"
 DIVIDED = {
     BY_CLOSURE: "optimizer.step() takes long and calls its closure often: a step here is one call"
     " of the closure",
@@ -185,7 +185,7 @@ def _add_steps(
     queued = queued_frac(process, clean)
     about = process.last(TorchRecord)
     uuid = about.device.uuid if about and about.device else None
-    at, shift = (process.away.part, process.away.shift_ns) if process.away else (job.home, 0)
+    at, shift = process.sampled_in(job.home)
     spans = [(begin - shift, end - shift) for begin, end in clean.spans]
     beside = [part / SYSTEM for part in job.members if part != at and host_of(part) == host_of(at)]
     evidence.add(*make_system(at / SYSTEM, spans, allowed, queued, uuid, beside))

@@ -86,6 +86,11 @@ class Process:
         known = getattr(role, name, None)
         return known if known is not None else getattr(process, name, None)
 
+    def sampled_in(self, home: Path) -> tuple[Path, int]:
+        """The directory with the samples of its machine, and the offset that was added to its own
+        times. ``home``: the directory that represents the run."""
+        return (self.away.part, self.away.shift_ns) if self.away else (home, 0)
+
     @property
     def evaluates(self) -> bool:
         """Whether its steps are a loader's batches without any backward: an evaluation, unless no

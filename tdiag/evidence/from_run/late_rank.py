@@ -1,8 +1,9 @@
 """Why the rank that the others wait for is late.
 
-Three records show it. Fetches: the size of every rank's batches. Traces of the same steps: the
+Four records show it. Fetches: the size of every rank's batches. Traces of the same steps: the
 amount of work in them. Stacks, which py-spy samples on all ranks of a machine at once: the user's
-line in which the late rank spends time that the others do not.
+line in which the late rank spends time that the others do not. The kernel's counters: how long
+every rank's main thread waited for a core.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from tdiag.errors import RunError
 from tdiag.evidence.from_run.digest import Digest
 from tdiag.evidence.from_run.event_files import Process
+from tdiag.evidence.from_run.machine_samples import SYSTEM, queued_fracs
 from tdiag.evidence.from_run.records import (
     FetchRecord,
     IteratorRecord,
@@ -60,6 +62,7 @@ def late_rank(
         flops=flops,
         line=line,
         line_ns=line_ns,
+        queued_ns=_queued(run_dir, late, everybody),
     )
 
 
@@ -231,3 +234,25 @@ def _lines(
         )
         for line in make_stacks(samples, 0.0).training
     }
+
+
+# --- cores --------------------------------------------------------------------------------------
+
+
+def _queued(run_dir: Path, late: Timed, everybody: Mapping[int, Process]) -> Beside | None:
+    """Time per step that the main threads waited for a core; None if it is unknown for the late
+    rank or for all others."""
+    seen: dict[Path, dict[int, float]] = {}
+    shares: dict[int, float] = {}
+    for rank, process in everybody.items():
+        home, shift = process.sampled_in(run_dir)
+        if home not in seen:
+            spans = [(begin - shift, end - shift) for begin, end in late.clean.spans]
+            seen[home] = queued_fracs(home / SYSTEM, spans)
+        if process.pid in seen[home]:
+            shares[rank] = seen[home][process.pid]
+    own = shares.pop(late.process.rank, None)
+    if own is None or not shares:
+        return None
+    step_ns = sum(late.phases.wall_ns.values())
+    return Beside(own=own * step_ns, others=statistics.median(shares.values()) * step_ns)

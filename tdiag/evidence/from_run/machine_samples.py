@@ -14,6 +14,7 @@ from tdiag.evidence.machine import Busy, Strip, System, SystemHistory
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
 
+SYSTEM = "system.jsonl"
 BUSY_CORES = Threshold(
     0.5,
     "cores",
@@ -51,6 +52,7 @@ class Machine(msgspec.Struct, tag_field="kind", tag="machine"):
 class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     t: int
     procs: dict[str, tuple[int, int, int | None]] = {}
+    queued: dict[str, int] = {}
     others: dict[str, tuple[int, int | None, int, str, bool | None]] = {}
     busy_ns: int = 0
     ram_available: int | None = None
@@ -117,6 +119,16 @@ def read_system(path: Path) -> tuple[Machine | None, list[Sample]]:
         else:
             samples.append(record)
     return machine, samples
+
+
+def queued_fracs(path: Path, spans: Sequence[tuple[int, int]]) -> dict[int, float]:
+    """pid → share of the longest span in which its main thread waited for a core, 0..1, of the
+    processes that lived throughout; empty if the system does not report it."""
+    used = _Interval(read_system(path)[1], spans)
+    if not used.wall_ns:
+        return {}
+    first, last = used.samples[0].queued, used.samples[-1].queued
+    return {int(pid): (last[pid] - first[pid]) / used.wall_ns for pid in last if pid in first}
 
 
 def mean_device_use(path: Path, spans: Sequence[tuple[int, int]]) -> float | None:
