@@ -10,7 +10,8 @@ from tdiag.diagnose import diagnose
 from tdiag.evidence.from_run import event_files, load_run
 from tdiag.probe.wire import DIGEST, EventsFile
 
-from .test_ranks_of_run import append, fetches, job, ranks_of, reduced, step
+from .test_late_rank import append, fetches
+from .test_ranks_of_run import job, ranks_of, reduced, step
 
 JOBS = {
     "late": (step(data=4, backward=36), step(data=30, backward=10), step(data=4, backward=36)),
