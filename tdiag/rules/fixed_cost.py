@@ -80,11 +80,10 @@ class FixedCost:
 
     def small(self, best: float | None) -> bool:
         """Whether fixed cost may be all or most of the time: all, if the time is within the range
-        of fixed costs; most, if the calls are short and their work needs less than that."""
+        of fixed costs; most, if the calls are short and do little work."""
         if self.work <= FIXED_COST_FACTOR:
             return True
-        short = self.spent_ns <= NO_OVERHEAD_NS * self.calls
-        return short and best is not None and best <= self.dispatch_ns
+        return self.spent_ns <= NO_OVERHEAD_NS * self.calls and self.does_little(best)
 
 
 def fixed_cost(
