@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from types import FrameType
 from typing import Any
 
 import torch
@@ -20,7 +19,8 @@ from .constants import Constants
 from .contractions import Contractions
 from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
-from .lines import Lines
+from .library_calls import LibraryCall, LibraryCalls
+from .lines import LineCalls, Lines
 from .switched import Capture
 
 MESSAGE = "called a synchronizing CUDA operation"
@@ -97,7 +97,7 @@ class _Counter(TorchFunctionMode):
         if not self.live:
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.backward:
-            self.capture.library.made_by(None)  # a frame that has ended would keep its tensors
+            self.capture.library.of(None)  # a frame that has ended would keep its tensors
             self.capture.probe.guard(self.capture.flow.backward_begins)()
             self.capture.probe.guard(self.capture.frozen.backward_begins)()
         began = time.perf_counter_ns()
@@ -105,31 +105,6 @@ class _Counter(TorchFunctionMode):
         ended = time.perf_counter_ns()
         self.capture.probe.guard(self.capture.seen)(func, args, kwargs or {}, result, began, ended)
         return result
-
-
-class LibraryCalls:
-    """The functions of libraries that the user's lines called and that still run, outermost first,
-    each with the names of the torch calls it made so far. A Trainer's calls the user's code, which
-    calls others."""
-
-    def __init__(self) -> None:
-        # The frames are kept so that no other frame gets their address.
-        self.running: list[tuple[FrameType, set[str]]] = []
-        self.last: FrameType | None = None
-
-    def made_by(self, callee: FrameType | None) -> set[str]:
-        """The names of ``callee``'s calls; an empty set for a line's own call."""
-        if callee is not self.last:
-            running = places.running()
-            self.running = [one for one in self.running if id(one[0]) in running]
-            self.last = callee
-        if callee is None:
-            return set()
-        for frame, made in self.running:
-            if frame is callee:
-                return made
-        self.running.append((callee, set()))
-        return self.running[-1][1]
 
 
 class OpsCapture(Capture):
@@ -161,6 +136,7 @@ class OpsCapture(Capture):
 
     def end(self, steps: int) -> None:
         self._leave()
+        self.library.end()
         self.probe.recorder.write(
             "ops",
             steps=steps,
@@ -177,6 +153,7 @@ class OpsCapture(Capture):
     def abort(self) -> None:
         if getattr(self, "mode", None) is not None:
             self._leave()
+            self.library = LibraryCalls()  # it may hold frames
 
     def seen(
         self, func: Any, args: Any, kwargs: Any, result: Any, began: int, ended: int
@@ -193,8 +170,13 @@ class OpsCapture(Capture):
             return
         place, callee = places.caller_and_callee()
         at = tuple(place) if place else None
+        call = self.library.of(callee)
         phase, line = self.lines.at(at)
-        made_there = self.library.made_by(callee)
+        took = ended - began
+        parts: LineCalls | LibraryCall = line
+        if call is not None:
+            parts, call.line = call, call.line or line
+            call.elapsed += took
         if name not in line.names:
             self.flow.checkpointing()
         self.flow.seen(name, args, kwargs, result, at)
@@ -206,20 +188,21 @@ class OpsCapture(Capture):
             self.flow.clipping(at, began, ended)
         self.boundary.look_at_autocast()
         line.calls += 1
-        line.elapsed += ended - began
-        line.again += (ended - began) * self.again.seen(name, args, kwargs, result)
-        self.contractions.seen(name, args, kwargs, result, line, ended - began)
+        line.elapsed += took
+        parts.again += took * self.again.seen(name, args, kwargs, result)
+        self.contractions.seen(name, args, kwargs, result, line, took)
         if self.constants.seen(name, args, kwargs, result, at):
-            line.constant += ended - began
+            line.constant += took
         else:
             frozen = self.frozen.seen(name, args, kwargs, result)
-            line.frozen += (ended - began) * frozen
+            line.frozen += took * frozen
             alone = self.of_batch.seen(name, args, kwargs, result, frozen)
             if alone and self.constants.steps:  # before, constants are not known
-                line.of_batch += ended - began
-        if name not in made_there:  # a library's loop is not the line's loop
+                parts.of_batch += took
+        if call is None or name not in call.names:  # a library's loop is not the line's loop
             line.names[name] += 1
-            made_there.add(name)
+            if call is not None:
+                call.names.add(name)
         results = result if isinstance(result, (tuple, list)) else (result,)
         if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in results):
             line.grad_calls += 1  # a recurrent layer returns several
@@ -229,7 +212,7 @@ class OpsCapture(Capture):
             line.conversions[CONVERSIONS[name]] += 1
         elif name in CONSTRUCTIONS and callee is None and not _of_tensor(args, kwargs):
             line.constructions += 1  # not torch's collate_fn, under the loop
-            line.constructed += ended - began
+            line.constructed += took
 
     def _watch_module_moves(self) -> None:
         """Count ``module.to(…)`` in a step while the window lasts, outermost calls only."""
@@ -254,7 +237,6 @@ class OpsCapture(Capture):
     def _leave(self) -> None:
         self.patches.undo()
         self.syncs.stop()
-        self.library = LibraryCalls()
         self.mode.live = False
         stack = torch._C._len_torch_function_stack()
         if stack and torch._C._get_function_stack_at(stack - 1) is self.mode:
