@@ -35,10 +35,16 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # of the line's calls with weights got a single row (a batch of one).
     repeated: float = 0.0
     one_row: bool = False
+    # How many of these (also without gradients) needed no earlier one's result: the samples of a
+    # batch computed one by one; a recurrence is one series. 0 = unknown. And the line that repeats
+    # them.
+    series: float = 0.0
+    looped_at: Place | None = None
     # The maximum number of different weights that took the same input or slices of it, and the
-    # parameters of these calls (with their biases).
+    # parameters of these calls (with their biases); and the line that goes through them.
     shared: int = 0
     shared_tensors: int = 0
+    shared_at: Place | None = None
     # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
     # since then; and their bytes.
     moved_again: float = 0.0

@@ -37,11 +37,28 @@ def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
         code = frame.f_code
         if code.co_filename != FILE and not code.co_filename.startswith(_PROBE):
             if is_user_file(code.co_filename):
-                place = [os.path.abspath(code.co_filename), frame.f_lineno, code.co_name]
-                return place, callee
+                return place_of(frame), callee
             callee = None if code.co_filename.endswith(_ONE_CALL) else frame
         frame = frame.f_back
     return None, callee
+
+
+def place_of(frame: FrameType) -> list[Any]:
+    """``[file, line, function]`` of what it runs now."""
+    code = frame.f_code
+    return [os.path.abspath(code.co_filename), frame.f_lineno, code.co_name]
+
+
+def user_frames() -> list[FrameType]:
+    """The user's frames above this call, innermost first."""
+    found = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name != FILE and not name.startswith(_PROBE) and is_user_file(name):
+            found.append(frame)
+        frame = frame.f_back
+    return found
 
 
 def running() -> set[int]:

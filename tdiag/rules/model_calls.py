@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.evidence.training import Modules
@@ -26,8 +27,10 @@ SEQUENCES = {
 @dataclass(frozen=True)
 class ModelLoop:
     """``calls``: training calls of the model (or of a layer with the same weights), per clean step;
-    ``each``: before each backward. ``lines``: the loop's lines, if torch calls were counted, in
-    steps that made ``counted`` calls. ``one_row``: each call got one sample."""
+    ``each``: before each backward; ``series``: how many of these needed no earlier one's result, 0
+    = unknown. ``at``: the line that repeats them, else where the module is called. ``lines``: the
+    loop's lines, if torch calls were counted, in steps that made ``counted`` calls. ``one_row``:
+    each call got one sample."""
 
     name: str
     at: Place | None
@@ -36,6 +39,17 @@ class ModelLoop:
     lines: tuple[OpLine, ...]
     counted: float
     one_row: bool
+    series: float = 0.0
+
+    @property
+    def fewest(self) -> float:
+        """Calls before each backward that remain if those that need no other's result are one."""
+        return self.each / self.series if self.series > 1 else 1.0
+
+    @property
+    def chained(self) -> bool:
+        """Each call needs the result of the one before it."""
+        return self.series == 1
 
     @property
     def sequence(self) -> str:
@@ -43,7 +57,9 @@ class ModelLoop:
         return SEQUENCES.get(self.name, "")
 
 
-def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) -> ModelLoop | None:
+def model_loop(
+    modules: Modules | None, phases: Phases | None, ops: Ops | None, trees: CallTrees | None
+) -> ModelLoop | None:
     """The outermost module if it is called in a loop; else the layer that is."""
     if phases is None:
         return None
@@ -57,14 +73,16 @@ def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) 
     if most and each >= MIN_MODEL_CALLS:
         turns = max((x.turns for x in lines if x.phase == "forward"), default=0.0)
         inside = tuple(x for x in lines if x.turns >= MAJORITY_FRAC * turns)
+        deepest = max((x for x in inside if x.looped_at), key=_calls, default=None)
         return ModelLoop(
             most.name,
-            most.trained_at or most.evaluated_at,
+            (deepest.looped_at if deepest else None) or most.trained_at or most.evaluated_at,
             most.calls_per_step,
             each,
             inside,
             turns,
             one_row,
+            deepest.series if deepest else 0.0,
         )
     if not repeated:
         return None
@@ -72,10 +90,12 @@ def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) 
     layers = sorted(worst.names.keys() & LAYERS | worst.names.keys() & SEQUENCES.keys())
     name = layers[0] if layers else max(worst.names, key=lambda x: worst.names[x], default="")
     functions = {(x.at.file, x.at.function) for x in repeated}
+    below = _below(worst.looped_at, trees) if worst.looped_at and worst.series > 1 else set()
     inside = tuple(
         x
         for x in lines
         if x in repeated
+        or x.at.spot in below
         or (
             x.phase == "forward"
             and (x.at.file, x.at.function) in functions
@@ -83,4 +103,22 @@ def model_loop(modules: Modules | None, phases: Phases | None, ops: Ops | None) 
         )
     )
     times = worst.repeated * backwards
-    return ModelLoop(name, worst.at, times, worst.repeated, inside, times, one_row)
+    at = worst.looped_at or worst.at
+    return ModelLoop(name, at, times, worst.repeated, inside, times, one_row, worst.series)
+
+
+def _calls(line: OpLine) -> float:
+    return line.calls
+
+
+def _below(at: Place, trees: CallTrees | None) -> set[tuple[str, int]]:
+    """The user's lines that were sampled below this line, and itself."""
+    found = set()
+    inside: list[bool] = []  # a frame's caller comes before it
+    for frame in trees.training if trees else ():
+        spot = (frame.file, frame.line)
+        here = spot == at.spot or (frame.parent >= 0 and inside[frame.parent])
+        inside.append(here)
+        if here and frame.user:
+            found.add(spot)
+    return found

@@ -104,7 +104,7 @@ def check(
     roof: Roof | None,
 ) -> Found | None:
     agent = acts(flags, calls)
-    loop = model_loop(modules, phases, ops)
+    loop = model_loop(modules, phases, ops, trees)
     loader = loaders.train() if loaders else None
     if not budget.has_device:
         hooks = hooks_of(trees)

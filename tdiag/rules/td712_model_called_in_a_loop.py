@@ -5,7 +5,9 @@ Calls of the same outermost module, or of a layer with the same weights, before 
 least a dozen. Whether a call does enough work: on a CPU the time of the loop and its backward
 against the fixed cost of their torch calls; on a device the idle time before kernels that start the
 moment they are launched. Calls that do work count too if each got one sample, is one of torch's
-recurrent cells, or takes over five times as long as its shapes need on this machine.
+recurrent cells, or takes over five times as long as its shapes need on this machine. And which
+calls need the result of an earlier one: every tensor is followed from call to call. The loop is the
+user's innermost line that stays while these calls are made.
 
 ## Why it is slow
 Python, dispatch, launch and reading the weights from memory cost the same for one sample as for a
@@ -39,6 +41,7 @@ from dataclasses import dataclass
 
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.roofline import Roof, Work
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
@@ -90,8 +93,9 @@ def check(
     device: DeviceTime | None,
     work: Work | None,
     roof: Roof | None,
+    trees: CallTrees | None,
 ) -> Found | None:
-    loop = model_loop(modules, phases, ops)
+    loop = model_loop(modules, phases, ops, trees)
     if loop is None:
         return None
     if budget.has_device:
@@ -102,24 +106,28 @@ def check(
         return None
     spent = cost.spent_ns
     name, place = loop.name, where(loop.at)
-    left = 1 / loop.each
-    most, gone = min(1 - left, cost.most_frac), f"one call instead of {loop.each:.0f}"
+    left = loop.fewest / loop.each
+    most, gone = min(1 - left, cost.most_frac), f"{_calls(loop.fewest)} instead of {loop.each:.0f}"
     if most == cost.most_frac:
         gone = f"{percent(most)} of the calls' time, the largest measured gain"
     least, kept = cost.least_ns * LOW_END_FRAC, "half of the fixed costs"
     if loop.sequence and not budget.has_device:
         least, kept = spent * (1 - 1 / CELL_LOW), "the smallest gain measured for a sequence"
-    elif not budget.has_device and not _waits(loop):
-        least, kept = cost.least_ns * (1 - left), "the fixed costs of all calls but one"
+    elif not budget.has_device and not _waits(loop) and not loop.chained:
+        least, kept = cost.least_ns * (1 - left), "the fixed costs of the other calls"
     return Found(
         summary=(
             f"{name} is called {loop.calls:.0f} times per step with the same weights{place}:"
             f" {duration(spent / loop.calls)} per call with its backward,"
-            f" {percent(spent / budget.step_ns)} of the step."
+            f" {percent(spent / budget.step_ns)} of the step.{_dependence(loop)}"
         ),
         evidence=(
             count(f"calls of {name}", loop.calls, "baseline", "per_step"),
             count("calls before each backward", loop.each, "baseline"),
+            *(
+                (count("that need no earlier one's result", loop.series, "ops"),)
+                * (loop.series > 0)
+            ),
             *cost.measures,
         ),
         fix=_fix(loop, place),
@@ -195,6 +203,23 @@ def _waits(loop: ModelLoop) -> bool:
     return bool(read) and read >= MAJORITY_FRAC * loop.counted
 
 
+def _calls(number: float) -> str:
+    return "one call" if round(number) == 1 else f"{number:.0f} calls"
+
+
+def _dependence(loop: ModelLoop) -> str:
+    if loop.chained:
+        return " Each call needs the result of the one before it."
+    if loop.series < 2:
+        return ""
+    series = f"{loop.series:.0f} of the {loop.each:.0f} need no earlier one's result"
+    return (
+        f" {series}: they could be one."
+        if round(loop.fewest) > 1
+        else " None needs another's result."
+    )
+
+
 def _fix(loop: ModelLoop, place: str) -> Fix:
     each = f"{loop.each:.0f}"
     if loop.sequence:
@@ -206,12 +231,25 @@ def _fix(loop: ModelLoop, place: str) -> Fix:
             code=f"rnn = torch.nn.{loop.sequence}(input_size, hidden_size)  # not the cell\n"
             "outputs, state = rnn(sequence)  # all steps at once",
         )
-    if not _waits(loop):
+    if loop.chained and not _waits(loop):
         return Fix(
-            f"Stack the inputs of {loop.name}{place} and call it once on the batch. If each call"
-            " needs the result of the previous one, torch.compile the loop.",
+            f"torch.compile what is repeated{place}, or compute more sequences at once: each call"
+            f" of {loop.name} needs the result of the one before it.",
             "review",
-            action=f"Call the model once instead of {each} times",
+            action="Compile the loop, or compute more sequences at once",
+            code="step = torch.compile(step)  # the body of the loop, as a function",
+        )
+    if not _waits(loop) or loop.series > 1:
+        otherwise = ""
+        if not loop.series:
+            otherwise = (
+                " If each call needs the result of the previous one, torch.compile the loop."
+            )
+        times = "once" if round(loop.fewest) == 1 else f"{loop.fewest:.0f} times"
+        return Fix(
+            f"Stack the inputs of {loop.name}{place} and call it {times} on the batch.{otherwise}",
+            "review",
+            action=f"Call the model {times} instead of {each} times",
             code="batch = torch.stack(inputs)  # the inputs of all calls\noutputs = model(batch)",
         )
     return Fix(

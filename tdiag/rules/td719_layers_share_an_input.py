@@ -77,13 +77,14 @@ def check(
     little = cost.does_little(best)
     sure = little or cost.work <= FIXED_COST_FACTOR
     worst = max(lines, key=lambda line: line.elapsed_ns)
+    at = worst.shared_at or worst.at
     layers, merged = worst.shared, 1 - 1 / worst.shared
     updates = phases.wall_ns.get("optimizer", 0.0) * _tensors(lines, optimizers) * merged
     high = cost.spent_ns * min(merged, 1 - 1 / MERGED_HIGH) + updates
     return Found(
         summary=(
             f"{layers} layers are called one after another on one input, or on slices of it,"
-            f"{where(worst.at)}: {duration(cost.spent_ns)} per step with their backward,"
+            f"{where(at)}: {duration(cost.spent_ns)} per step with their backward,"
             f" {percent(cost.spent_ns / budget.step_ns)} of the step."
         ),
         evidence=(
@@ -93,7 +94,7 @@ def check(
             *(() if best is None else (ns("their work at best", best, "trace"),)),
         ),
         fix=Fix(
-            f"Replace the {layers} layers{where(worst.at)} by one that is as wide as all of them,"
+            f"Replace the {layers} layers{where(at)} by one that is as wide as all of them,"
             " call it once, and split its result. If each takes its own slice, multiply all slices"
             " with their stacked weights in one torch.einsum.",
             "review",
@@ -109,7 +110,7 @@ def check(
             + ("the least that it saved." if sure else "nothing, if the calls work efficiently."),
             ("forward", "backward", "optimizer"),
         ),
-        at=worst.at,
+        at=at,
     )
 
 

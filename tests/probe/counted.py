@@ -1,4 +1,4 @@
-"""What part of a line's counted calls the probe takes for something."""
+"""What the probe counted at a line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from .harness import watch_code
 
 
-def share_of_line(folder: Path, script: str, line: int, part: Callable[[OpLine], float]) -> float:
-    """``part`` ÷ the time of the calls at this line, in the window ``ops``. A generator at the line
-    has a row of its own."""
+def at_line(folder: Path, script: str, line: int) -> list[OpLine]:
+    """The rows of this line in the window ``ops``. A generator at the line has a row of its own."""
     run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
     assert run.returncode == 0 and run.of("failure") == []
     ops = run.evidence().get(Ops)
     assert ops is not None
-    lines = [x for x in ops.lines if x.at.line == line]
+    return [x for x in ops.lines if x.at.line == line]
+
+
+def share_of_line(folder: Path, script: str, line: int, part: Callable[[OpLine], float]) -> float:
+    """``part`` ÷ the time of the calls at this line."""
+    lines = at_line(folder, script, line)
     return sum(map(part, lines)) / (sum(x.elapsed_ns for x in lines) or 1.0)

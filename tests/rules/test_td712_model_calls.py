@@ -8,6 +8,7 @@ import pytest
 
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.torch_ops import Dispatch
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
@@ -31,6 +32,7 @@ def checked(
     backwards: float = 1,
     dispatch: Dispatch = PRICE,
     known: tuple[Work | None, Roof | None] = (None, None),
+    trees: CallTrees | None = None,
     **loop: Any,
 ) -> Found | None:
     """32 turns of which each makes 5 torch calls in the model and 2 in the criterion."""
@@ -42,7 +44,7 @@ def checked(
     )
     clean = phases(**PARTS)
     clean.counts["backward"] = backwards
-    return rule.check(budget(**PARTS), clean, modules, lines, dispatch, None, *known)
+    return rule.check(budget(**PARTS), clean, modules, lines, dispatch, None, *known, trees)
 
 
 def spent(found: Found | None) -> float:
@@ -92,6 +94,33 @@ def test_a_layer_that_the_model_calls_in_a_loop_is_found_at_its_line() -> None:
     assert checked(called("Net", 1), turns=1.0, repeated=3.0) is None  # three heads share a layer
 
 
+def test_series_that_need_nothing_of_each_other_are_one_call_each_step() -> None:
+    """Four trajectories of eight steps, integrated one by one at line 60."""
+    layer = {"turns": 1.0, "series": 4.0, "looped_at": at(60)}
+    frames = [("train", 40, -1), ("step", 60, 0), ("rk4", 50, 1)]  # the phase's name is line 50's
+    trees = CallTrees(
+        training=tuple(
+            CallFrame(name=name, file=at(1).file, line=line, parent=parent, frac=1.0, user=True)
+            for name, line, parent in frames
+        ),
+        workers=(),
+    )
+    found = checked(called("Net", 1), trees=trees, **layer)
+    assert found is not None and found.gain is not None and found.at == at(60)
+    assert "4 of the 32 need no earlier one's result: they could be one." in found.summary
+    assert found.fix.text.endswith("call it 8 times on the batch.")
+    assert spent(found) == (8 + 4 / 2 + 12 * 2.5 / 3) * MS  # with line 50, which is below it
+    assert found.gain.high_ns == spent(found) * (1 - 1 / 4)
+
+
+def test_a_recurrence_is_compiled() -> None:
+    found = checked(called("Net", 1), turns=1.0, series=1.0, looped_at=at(24))
+    assert found is not None and found.gain is not None
+    assert "Each call needs the result of the one before it." in found.summary
+    assert found.fix.text.startswith("torch.compile what is repeated at train.py:24")
+    assert found.gain.low_ns == 0.5 * 7000 * 160
+
+
 def test_micro_batches_with_a_backward_each_are_no_loop() -> None:
     assert checked(called("Net", 32), backwards=32, repeated=1.0) is None
 
@@ -124,7 +153,7 @@ def test_on_a_device_what_waits_for_launches_counts() -> None:
     step = budget(device=True, compute=60, launch=40)
     clean = phases(**PARTS)
     device = device_time(100, launch_starved_ns=30 * MS)
-    found = rule.check(step, clean, called("Policy", 32), None, None, device, None, None)
+    found = rule.check(step, clean, called("Policy", 32), None, None, device, None, None, None)
     assert found is not None and found.gain is not None
     assert found.gain.high_ns == 30 * MS * (1 - 1 / 32)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.roofline import OpWork, Roof, Work
@@ -37,6 +38,13 @@ def roofline(best_ms: float) -> tuple[Work, Roof]:
     return Work(ops=(op,), calls=40.0), Roof(
         flops_per_s={"float32": 1e9}, bytes_per_s=(), source=""
     )
+
+
+def test_it_is_at_the_line_that_goes_through_them() -> None:
+    """A list of experts, whose own line makes the calls."""
+    found = judged(line=replace(HEADS, shared_at=at(44, "mixture")))
+    assert found is not None and found.location == at(44, "mixture")
+    assert "one input, or on slices of it, at train.py:44" in found.summary
 
 
 def test_calls_far_beyond_their_work_win_what_merging_won_at_least() -> None:

@@ -93,8 +93,11 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
             turns=(line.turns or steps) / steps,  # older runs did not count them
             repeated=line.repeated,
             one_row=line.one_row,
+            series=line.series,
+            looped_at=location(line.looped),
             shared=line.shared,
             shared_tensors=line.tensors,
+            shared_at=location(line.shared_at),
             moved_again=line.moved_again / steps,
             moved_bytes=line.moved_bytes / steps,
             constant_ns=line.constant / line.elapsed * time_of(line) * compared

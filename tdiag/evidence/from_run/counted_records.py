@@ -34,8 +34,11 @@ class OpsLine(msgspec.Struct):
     turns: float = 0
     repeated: float = 0
     one_row: bool = False
+    series: float = 0
+    looped: At = None
     shared: int = 0
     tensors: int = 0
+    shared_at: At = None
     moved_again: float = 0
     moved_bytes: float = 0
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from ..boundary import OPTIMIZER
 from ..wire import (
@@ -21,6 +18,7 @@ from ..wire import (
     OPTIMIZER_END,
     STEP_END,
 )
+from .repeated import OfInput, OfWeight, RepeatedCalls, more
 
 if TYPE_CHECKING:
     from ..boundary import Boundary
@@ -50,12 +48,12 @@ class LineCalls:
     """The calls of one of the user's lines. ``turns``: in how many turns it called, a turn being
     one batch, one call of a module with what follows it, or one backward. ``repeated``: the most
     calls with the same weights before one backward; ``one_row``: all of these on one sample;
-    ``shared``: the most weights that took one input, and ``tensors`` these with their biases;
+    ``loop``: the weight with most calls; ``shared``: the most weights that took one input;
     ``contraction``: what it spread and summed, "" for nothing. ``names``: calls that the line
     itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
     Trainer), one per name for each call of the function."""
 
-    __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "shared", "tensors",
+    __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "loop", "shared",
                  "contraction")  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,7 +64,8 @@ class LineCalls:
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated, self.one_row = 0, True
-        self.shared = self.tensors = 0
+        self.loop: OfWeight | None = None
+        self.shared: OfInput | None = None
         self.conversions: Counter[str] = Counter()
         self.names: Counter[str] = Counter()
 
@@ -76,7 +75,8 @@ class LineCalls:
         self.turns |= other.turns
         self.repeated = max(self.repeated, other.repeated)
         self.one_row = self.one_row and other.one_row
-        self.shared, self.tensors = max((self.shared, self.tensors), (other.shared, other.tensors))
+        self.loop = more(self.loop, other.loop)
+        self.shared = more(self.shared, other.shared)
         self.contraction = self.contraction or other.contraction
         self.conversions.update(other.conversions)
         self.names.update(other.names)
@@ -87,8 +87,11 @@ class LineCalls:
             "turns": len(self.turns),
             "repeated": self.repeated,
             "one_row": self.one_row and self.repeated > 0,
-            "shared": self.shared,
-            "tensors": self.tensors,
+            "series": self.loop.series if self.loop else 0,
+            "looped": self.loop.at if self.loop else None,
+            "shared": self.shared.size if self.shared else 0,
+            "tensors": len(self.shared.tensors) if self.shared else 0,
+            "shared_at": self.shared.calls.at if self.shared else None,
             "contraction": self.contraction,
             "conversions": dict(self.conversions),
             "in_loop": max(self.names.values(), default=0) > len(self.turns),
@@ -111,10 +114,7 @@ class Lines:
         self.deciding: int | None = None  # a module that is the loss if it returns a single number
         self.updated = False  # the open calls follow an optimizer's step
         self.graded = False  # they follow a backward: an update comes, or another pass of the model
-        self.uses: Counter[int] = Counter()  # of weights, since the last batch or backward
-        # Since then, by (line, input): a weak reference to the input, the weights that took it, and
-        # these with their biases.
-        self.takers: dict[tuple[int, int], tuple[Any, set[int], set[int]]] = {}
+        self.repeats = RepeatedCalls()  # since the last batch or backward
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
 
     def at(self, place: Any) -> tuple[str, LineCalls]:
@@ -125,38 +125,24 @@ class Lines:
         line.turns.add(self.turn)
         return phase, line
 
-    def uses_weights(self, line: LineCalls, args: Any, kwargs: Any) -> None:
-        """Count a call that takes a parameter of two or more dimensions after its input."""
-        given = args[0] if args else kwargs.get("input")
-        for value in (*args[1:], *kwargs.values()):
-            taken = value[0] if isinstance(value, (list, tuple)) and value else value
-            if isinstance(taken, torch.nn.Parameter) and taken.dim() > 1 and taken.requires_grad:
-                self.uses[id(taken)] += 1
-                line.repeated = max(line.repeated, self.uses[id(taken)])
-                line.one_row = line.one_row and _one_row(given)
-                self._shared(line, given, taken, (*args[1:], *kwargs.values()))
-                return
-
-    def _shared(self, line: LineCalls, given: Any, weight: Any, taken: Any) -> None:
-        """Count the weights that take the same input, or slices of it, without keeping the input
-        alive."""
-        if not isinstance(given, torch.Tensor):
+    def repeated(
+        self, line: LineCalls, name: str, args: Any, kwargs: Any, result: Any
+    ) -> None:  # fmt: skip
+        """A call of this line returned: count it among those with the same weights."""
+        found = self.repeats.seen(id(line), name, args, kwargs, result)
+        if found is None:
             return
-        if given._is_view() and given._base is not None:
-            given = given._base  # each layer takes its slice
-        key = id(line), id(given)
-        known = self.takers.get(key)
-        if known is None or known[0]() is not given:
-            known = self.takers[key] = weakref.ref(given), set(), set()
-        _, weights, tensors = known
-        weights.add(id(weight))
-        tensors.update(id(value) for value in taken if isinstance(value, torch.nn.Parameter))
-        line.shared, line.tensors = max((line.shared, line.tensors), (len(weights), len(tensors)))
+        calls, of_input = found
+        line.loop = more(line.loop, calls)
+        line.shared = more(line.shared, of_input)
+        line.repeated = max(line.repeated, calls.recorded)
+        line.one_row = line.one_row and calls.one_row
 
     def described(self) -> list[dict[str, Any]]:
         self._follow()
         self._settle("prepare" if self.updated else "optimizer" if self.graded else "loss")
         self._join()
+        self.repeats.forget()
         return [
             {"at": list(place) if place else None, "phase": phase, **line.described()}
             for (place, phase), line in self.rows.items()
@@ -205,8 +191,8 @@ class Lines:
             self.phase = _OPEN if self.updated or self.graded else _BEGINS[code]
             self.deciding = None
             self.called.clear()
-            self.uses.clear()
-            self.takers.clear()
+            self.repeats.forget()
+            self.repeats = RepeatedCalls()
 
     def _before(self, code: int) -> str:
         """The phase of the open calls before this mark (docs/phases.md, "Between two pairs")."""
@@ -248,11 +234,3 @@ class Lines:
         for place, line in self.open.items():
             self._row(place, phase).add(line)
         self.open.clear()
-
-
-def _one_row(given: Any) -> bool:
-    """Whether it is a batch of one, or a sample without a batch. A vector of integers is a batch of
-    indices."""
-    if not isinstance(given, torch.Tensor) or not given.dim():
-        return True
-    return given.shape[0] == 1 or (given.dim() == 1 and given.is_floating_point())

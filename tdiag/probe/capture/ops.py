@@ -206,8 +206,8 @@ class OpsCapture(Capture):
         results = result if isinstance(result, (tuple, list)) else (result,)
         if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in results):
             line.grad_calls += 1  # a recurrent layer returns several
-        if phase != "backward" and torch.is_grad_enabled():
-            self.lines.uses_weights(line, args, kwargs)
+        if phase != "backward":
+            self.lines.repeated(line, name, args, kwargs, result)
         if name in CONVERSIONS:
             line.conversions[CONVERSIONS[name]] += 1
         elif name in CONSTRUCTIONS and callee is None and not _of_tensor(args, kwargs):

@@ -1,0 +1,79 @@
+"""Calls with the same weights: how many need nothing of each other, and the line that repeats
+them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.torch_ops import OpLine
+
+from .counted import at_line
+
+SCRIPT = """
+import torch
+from torch import nn
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into = nn.Linear(16, 16)
+    def forward(self, x):
+        return self.into(x)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = Cell()
+        self.others = nn.ModuleList(Cell() for _ in range(8))
+    def follow(self, state, times):
+        for _ in range(times):
+            state = self.cell(state)
+        return state
+    def forward(self, batch):
+        {loop}
+        return self.follow(batch, 1) + sum(made)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100_000):
+    loss = net(torch.randn(8, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+CELL, FOLLOW, LOOP = 9, 17, 20
+
+
+def counted(folder: Path, loop: str) -> OpLine:
+    (line,) = at_line(folder, SCRIPT.format(loop=loop), CELL)
+    return line
+
+
+@pytest.mark.parametrize(
+    ("loop", "series", "line"),
+    [
+        # The call at the end of forward begins a series, too.
+        ("made = [self.cell(x) for x in batch]", 8 + 1, LOOP),
+        ("made = [self.follow(x, 5) for x in batch]", 8 + 1, LOOP),
+        ("made = [self.follow(torch.zeros(16), 5) for _ in batch]", 8 + 1, LOOP),
+        ("made = [self.follow(batch, 20)]", 2, FOLLOW),
+        ("made = [self.follow(batch + self.follow(batch, 9), 9)]", 2, FOLLOW),
+        # The next sample may come from the value that was read.
+        ("made = [self.cell(torch.full((16,), 0.1 * i)).sum().item() for i in range(8)]", 0, LOOP),
+        ("made = [self.cell(batch[i]) for i in range(8) if batch[i].sum().item() < 99]", 9, LOOP),
+    ],
+)
+def test_series(tmp_path: Path, loop: str, series: float, line: int) -> None:
+    found = counted(tmp_path, loop)
+    assert found.looped_at is not None
+    assert (found.series, found.looped_at.line) == (series, line)
+
+
+def test_layers_on_one_input_are_called_by_the_line_that_goes_through_them(tmp_path: Path) -> None:
+    found = counted(tmp_path, "made = [other(batch) for other in self.others]")
+    assert found.shared_at is not None
+    assert (found.shared, found.shared_at.line) == (9, LOOP)  # one at the end
+
+
+def test_a_weight_that_is_used_once_has_no_loop(tmp_path: Path) -> None:
+    found = counted(tmp_path, "made = [batch]")
+    assert (found.series, found.looped_at, found.shared_at) == (1, None, None)
