@@ -107,6 +107,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
             of_batch_ns=line.of_batch / line.elapsed * time_of(line) * compared
             if line.elapsed
             else 0.0,
+            thrown_away_ns=line.thrown_away / line.elapsed * time_of(line) if line.elapsed else 0.0,
             again_ns=line.again / line.elapsed * time_of(line) if line.elapsed else 0.0,
             contracted_ns=line.contracted / line.elapsed * time_of(line) if line.elapsed else 0.0,
             contraction=line.contraction,

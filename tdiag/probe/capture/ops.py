@@ -22,6 +22,7 @@ from .frozen_weights import FrozenWeights
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
 from .switched import Capture
+from .thrown_away import ThrownAway
 
 MESSAGE = "called a synchronizing CUDA operation"
 
@@ -97,6 +98,7 @@ class _Counter(TorchFunctionMode):
         if not self.live:
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.backward:
+            self.capture.probe.guard(self.capture.thrown_away.settle)()
             self.capture.library.of(None)  # a frame that has ended would keep its tensors
             self.capture.probe.guard(self.capture.flow.backward_begins)()
             self.capture.probe.guard(self.capture.frozen.backward_begins)()
@@ -120,7 +122,7 @@ class OpsCapture(Capture):
         self.syncs = SyncWarnings()
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
         self.contractions, self.of_batch = Contractions(), BatchWork()
-        self.again = Again(self.probe)
+        self.again, self.thrown_away = Again(self.probe), ThrownAway()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
@@ -137,6 +139,7 @@ class OpsCapture(Capture):
     def end(self, steps: int) -> None:
         self._leave()
         self.library.end()
+        self.thrown_away.settle()
         self.probe.recorder.write(
             "ops",
             steps=steps,
@@ -191,6 +194,9 @@ class OpsCapture(Capture):
         line.elapsed += took
         parts.again += took * self.again.seen(name, args, kwargs, result)
         self.contractions.seen(name, args, kwargs, result, line, took)
+        if phase != "backward":
+            self.lines.repeated(line, name, args, kwargs, result)
+            self.thrown_away.seen(name, args, kwargs, result, line, took)
         if self.constants.seen(name, args, kwargs, result, at):
             line.constant += took
         else:
@@ -206,8 +212,6 @@ class OpsCapture(Capture):
         results = result if isinstance(result, (tuple, list)) else (result,)
         if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in results):
             line.grad_calls += 1  # a recurrent layer returns several
-        if phase != "backward":
-            self.lines.repeated(line, name, args, kwargs, result)
         if name in CONVERSIONS:
             line.conversions[CONVERSIONS[name]] += 1
         elif name in CONSTRUCTIONS and callee is None and not _of_tensor(args, kwargs):

@@ -1,0 +1,108 @@
+"""Results of which a step uses only a small part: scores of all positions where one is read, or
+where the loss ignores most.
+
+The results of products and convolutions are followed through views and through what works on each
+element, up to the calls that take them. A slice or an index takes its part; a cross entropy takes
+the rows that it does not ignore; any other call takes everything.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from .frozen_weights import BRANCHES, MOST_TRACKED, flat, tensors_in
+from .lines import LineCalls
+
+PRODUCTS = {
+    "linear", "bilinear", "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm", "einsum",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+}  # fmt: skip
+# Their result has the elements of their first input, each of which comes from the same element.
+ELEMENTWISE = {
+    "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t",
+    "contiguous", "clone", "detach", "float", "double", "half", "bfloat16", "to", "type",
+    "relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "tanh", "sigmoid", "dropout", "clamp",
+    "add", "__add__", "sub", "__sub__", "mul", "__mul__", "div", "__truediv__", "neg", "exp", "log",
+}  # fmt: skip
+PICKS = {
+    "__getitem__", "select", "narrow", "index_select", "gather", "take_along_dim", "masked_select",
+}  # fmt: skip
+MOST_KEPT = 0.5  # half may be one of two parts
+# Shorter calls may be fixed cost, which fewer rows do not save (fixed_cost.NO_OVERHEAD_NS).
+LONG_NS = 100_000
+
+
+class Product:
+    """Its result, with what was made of it element by element. ``spent``: the calls' lines and ns.
+    ``kept``: the share that was taken, at most 1; None if nothing took it, as far as was seen."""
+
+    def __init__(self, line: LineCalls, took: int) -> None:
+        self.spent = [(line, took)]
+        self.kept: float | None = None
+
+    def take(self, share: float) -> None:
+        self.kept = min(1.0, (self.kept or 0.0) + share)
+
+    def settle(self) -> None:
+        if self.kept is not None and self.kept <= MOST_KEPT:
+            for line, took in self.spent:
+                line.thrown_away += round((1 - self.kept) * took)
+
+
+class ThrownAway:
+    """One per window ``ops``. Results are known by id, each with a weak reference."""
+
+    def __init__(self) -> None:
+        self.made: list[Product] = []
+        self.tensors: dict[int, tuple[Any, Product]] = {}
+
+    def seen(
+        self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, took: int
+    ) -> None:  # fmt: skip
+        """A call of this line returned after ``took`` ns."""
+        results = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
+        first = args[0] if args else kwargs.get("input")
+        for value in tensors_in(args, kwargs):
+            made = self._known(value)
+            if made is None or not (results or name in BRANCHES):
+                continue  # its shape was asked for
+            if value is first and name in ELEMENTWISE and results[0].numel() == value.numel():
+                made.spent.append((line, took))
+                self._keep(results[0], made)
+            elif value is first and name in PICKS:
+                made.take(results[0].numel() / max(1, value.numel()))
+            elif value is first and name == "cross_entropy":
+                made.spent.append((line, took))
+                made.take(_not_ignored(args, kwargs))
+            else:
+                made.take(1.0)
+        if name in PRODUCTS and took >= LONG_NS and len(results) == 1:
+            self.made.append(Product(line, took))
+            self._keep(results[0], self.made[-1])
+
+    def settle(self) -> None:
+        """Backward begins, or the window ends: nothing takes the results any more."""
+        for made in self.made:
+            made.settle()
+        self.made, self.tensors = [], {}
+
+    def _known(self, tensor: Any) -> Product | None:
+        known = self.tensors.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
+
+    def _keep(self, tensor: Any, made: Product) -> None:
+        if len(self.tensors) < MOST_TRACKED:
+            self.tensors[id(tensor)] = weakref.ref(tensor), made
+
+
+def _not_ignored(args: Any, kwargs: Any) -> float:
+    """The share of a cross entropy's targets that count. On a device, counting them would wait for
+    it."""
+    target = kwargs.get("target", args[1] if len(args) > 1 else None)
+    if not isinstance(target, torch.Tensor) or target.device.type != "cpu" or not target.numel():
+        return 1.0
+    ignored = kwargs.get("ignore_index", args[4] if len(args) > 4 else -100)
+    return 1.0 - int((target == ignored).sum()) / target.numel()

@@ -1,0 +1,109 @@
+"""Most of a layer's result is thrown away
+
+## What it measures
+Products and convolutions of the forward pass and the loss that take longer than a call's fixed
+cost. Their results are followed, through views and through what works on each element, up to the
+calls that take them: a slice or an index takes its part, a cross entropy the rows that it does not
+ignore, any other call takes all of it. A result counts if at most half of it is taken.
+
+## Why it is slow
+A language model's scores for all positions where only the last is read, or where most labels are
+ignored (prompts, unmasked tokens): the output layer is often the largest product of the model. Its
+backward pass computes the unused rows again, with gradients of zero.
+
+## What to do
+Take the positions first, then apply the layer: `head(states[:, -1])` instead of
+`head(states)[:, -1]`, `head(states[labels != -100])` before the loss. Models of Hugging Face take
+`logits_to_keep`.
+
+## How the gain is computed
+High end: the time of these calls × the share that is not used, and their backward, which may take
+four times its share; low end: the calls alone.
+
+## When this advice is wrong
+If the rest is used where the measurement does not look: in a compiled function, a custom autograd
+function, or a step that was not counted.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.model.diagnosis import Fix
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import BACKWARD_TIMES, lines_of_part, most_of_backward
+from tdiag.units import duration, percent
+
+CODE = "TD728"
+NAME = "results-thrown-away"
+CLASS = "compute"
+UNTRIED = "the script must choose the rows before the layer"
+PHASES = ("forward", "loss")
+
+
+def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+    if budget.has_device:
+        return None  # the host's clock does not show the calls' time on a device
+    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.thrown_away_ns, PHASES)
+    total = sum(spent.values())
+    if not total:
+        return None
+    recorded = sum(x.recording_ns for x in ops.lines) or 1.0
+    share = min(1.0, sum(map(_recorded, lines)) / recorded)
+    backward = phases.wall_ns.get("backward", 0.0) * share
+    most = phases.wall_ns.get("backward", 0.0) * most_of_backward(share)
+    worst = lines[0]
+    return Found(
+        summary=(
+            f"Most of what is computed{where(worst.at)} in {worst.at.function} is never used:"
+            f" {duration(total + backward)} with its backward"
+            f" ({percent((total + backward) / budget.step_ns)})."
+        ),
+        evidence=(
+            ns("computed and not used", total, "baseline"),
+            ns("their backward", backward, "baseline"),
+            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+        ),
+        fix=Fix(
+            f"Choose the rows or positions that are used before they are computed"
+            f"{where(worst.at)}: index the layer's input, not its result.",
+            "manual",
+            action="Compute only the positions that are used",
+            code="scores = head(states[labels != -100])  # not head(states), most of it ignored\n"
+            "scores = head(states[:, -1])  # not head(states)[:, -1]",
+        ),
+        gain=Gain(
+            total,
+            total + most,
+            f"low end: the {duration(total)}; high end: their backward as well, which takes up to"
+            f" {BACKWARD_TIMES:.0f} times as long as for other calls.",
+            (*spent, "backward"),
+        ),
+        at=worst.at,
+    )
+
+
+def _recorded(line: OpLine) -> float:
+    """Unused time of calls that record gradients, if as many of them record as of all."""
+    return line.thrown_away_ns * line.grad_calls / line.calls if line.calls else 0.0
+
+
+def fires() -> Evidence:
+    """Scores of all positions, of which the last is read."""
+    return _scored(thrown_away=15e6)
+
+
+def clear() -> Evidence:
+    """Scores of the last position."""
+    return _scored(thrown_away=0.0)
+
+
+def _scored(thrown_away: float) -> Evidence:
+    head = op_line(20, "forward", 1, grad_calls=1.0, elapsed_ns=16e6, thrown_away_ns=thrown_away)
+    rest = op_line(24, "forward", 60, grad_calls=60.0, elapsed_ns=24e6)
+    step = budget(forward=40, backward=60, optimizer=5)
+    clean = phases(forward=40, backward=60, optimizer=5)
+    return Evidence().add(step, clean, ops(head, rest))

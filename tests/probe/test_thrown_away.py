@@ -1,0 +1,66 @@
+"""What the probe takes for computed and not used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .counted import share_of_line
+
+SCRIPT = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 64), nn.Linear(64, 3000)
+        self.labels = torch.full((4, 64), -100)
+        self.labels[:, :8] = 1
+    def forward(self, x):
+        made = self.head(self.body(x))
+        return {used}
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100_000):
+    loss = net(torch.randn(4, 64, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+LOSS = "nn.functional.cross_entropy(made.flatten(0, 1), self.labels.flatten(){more})"
+
+
+def share(folder: Path, used: str) -> float:
+    """Of the time of the calls at the line of the head."""
+    return share_of_line(folder, SCRIPT.format(used=used), 11, lambda x: x.thrown_away_ns)
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        "made[:, -1]",
+        "made.relu().transpose(0, 1)[0] if made.shape[0] == made.size(0) else None",
+        "made.index_select(1, torch.tensor([3])) + made[:, :9].sum()",
+        LOSS.format(more=""),
+        LOSS.format(more=", label_smoothing=0.1, ignore_index=-100"),
+    ],
+)
+def test_what_is_not_used(tmp_path: Path, used: str) -> None:
+    assert share(tmp_path, used) > 0.5
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        "made",
+        "made[:, 1:]",
+        "made[:, -1] + made.mean(1)",
+        "made.softmax(-1)[:, -1]",
+        "sum(made[:, i] for i in range(64))",
+        "torch.cat(made.chunk(4, 1)[:1])",  # a split counts as taking all
+        LOSS.replace("flatten(){", "flatten().clamp(0){").format(more=""),
+    ],
+)
+def test_what_is_used(tmp_path: Path, used: str) -> None:
+    assert share(tmp_path, used) < 0.1
