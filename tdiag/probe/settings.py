@@ -29,6 +29,7 @@ SWITCHES = {
     "anomaly": ("torch.set_anomaly_enabled",),
     "deterministic": ("torch.use_deterministic_algorithms", "torch.set_deterministic_debug_mode"),
     "float32_matmul_precision": ("torch.set_float32_matmul_precision",),
+    "default_dtype": ("torch.set_default_dtype", "torch.set_default_tensor_type"),
     "empty_cache": ("torch.cuda.empty_cache",),
     "gc.collect": ("gc.collect",),
 }

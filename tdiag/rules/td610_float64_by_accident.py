@@ -39,7 +39,7 @@ from tdiag.evidence.roofline import Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
-from tdiag.evidence.training import Layers, Module, Modules
+from tdiag.evidence.training import Layers, Module, Modules, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
@@ -90,6 +90,7 @@ def check(
     dispatch: Dispatch | None,
     layers: Layers | None,
     work: Work | None,
+    settings: Settings | None,
 ) -> Found | None:
     mine = [x for x in modules.modules if x.parameters]
     parameters = sum(x.parameters for x in mine)
@@ -102,7 +103,7 @@ def check(
     if any(name.startswith("complex") for name in dtypes):
         return None
     largest = max(mine, key=lambda x: x.parameters)
-    place = _spelled(largest, loader) or _place(largest, loader)
+    place = _set(settings) or _spelled(largest, loader) or _place(largest, loader)
     computing = held(budget, "compute") if budget.has_device else held(budget, *MODEL_PHASES)
     gain = _gain(budget, computing, phases, ops, dispatch)
     return Found(
@@ -198,6 +199,13 @@ def _gain(
     )
 
 
+def _set(settings: Settings | None) -> Place | None:
+    """The line that made float64 the default type."""
+    made = reversed(settings.settings) if settings else ()
+    defaults = (x for x in made if x.name == "default_dtype")
+    return next((x.at for x in defaults if any(name in str(x.value) for name in ASKS)), None)
+
+
 def _place(largest: Module, loader: Loader | None) -> Place | None:
     """Where the data is made, if it is float64 too; else the model."""
     wide = loader is not None and "float64" in (loader.batch_dtypes or {})
@@ -205,9 +213,11 @@ def _place(largest: Module, loader: Loader | None) -> Place | None:
 
 
 def _spelled(largest: Module, loader: Loader | None) -> Place | None:
-    """The first line that asks for float64, in the files of the loader, dataset and model."""
+    """The first line that asks for float64, in the files of the loader, dataset and model, and of
+    the loop that calls the model."""
     places = [loader.created_at, loader.dataset_at] if loader else []
-    return next(_asking(x.file for x in (*places, largest.at) if x is not None), None)
+    places += [largest.at, largest.trained_at]
+    return next(_asking(x.file for x in places if x is not None), None)
 
 
 def _asking(files: Iterable[str]) -> Iterator[Place]:

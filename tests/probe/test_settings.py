@@ -18,6 +18,7 @@ def switches():
     torch.use_deterministic_algorithms(True, warn_only=True)  # DETERMINISTIC
     torch.set_float32_matmul_precision("highest")  # PRECISION
     torch.backends.cudnn.benchmark = False  # BENCHMARK
+    torch.set_default_dtype(torch.float32)  # DTYPE
 
 switches()
 gc.freeze()  # collections are quick then
@@ -57,6 +58,7 @@ def test_settings_are_found_where_they_were_made(tmp_path: Path) -> None:
         ("deterministic", True, "DETERMINISTIC", 0),
         ("float32_matmul_precision", "highest", "PRECISION", 0),
         ("cudnn.benchmark", False, "BENCHMARK", 0),
+        ("default_dtype", "torch.float32", "DTYPE", 0),
         ("cProfile.Profile", "made", "CPROFILE", 0),
         ("torch.nn.DataParallel", "made", "PARALLEL", 0),
         ("anomaly", True, "ANOMALY", 1),

@@ -50,6 +50,8 @@ def test_each_setting_has_its_line() -> None:
     assert line_of("TD601", setting("float32_matmul_precision", "high")) is None
     assert line_of("TD602", setting("cudnn.benchmark", False)) == 7
     assert line_of("TD602", setting("cudnn.benchmark", True)) is None
+    assert line_of("TD610", setting("default_dtype", "torch.float64")) == 7
+    assert line_of("TD610", setting("default_dtype", "torch.float32")) != 7
     assert line_of("TD704", setting("anomaly", True), setting("anomaly", False, 9)) == 7
     assert line_of("TD809", setting("empty_cache", per_step=1.0)) == 7
     assert line_of("TD809", setting("empty_cache")) is None  # before the loop
