@@ -149,15 +149,33 @@ def _of_weights(
 
 
 def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
-    """Lines after the step that make histograms, plots or tables, most samples first: what is
-    logged, whether it is written or kept."""
+    """Lines after the step that make what is logged, most samples first: histograms, plots or
+    tables, whether they are written or kept, and whatever a line that writes calls."""
+    frames = trees.training if trees else ()
+    loops, logging = _spans(ops, frames) if ops else {}, logging_spots(stacks)
     return [
         line
         for line in beside_the_step(AFTER, stacks, ops, trees)
         if _DESCRIBES.search(linecache.getline(*line.at.spot))
         or line.leaf.endswith(_DESCRIBING)
         or line.library in _DRAWS
+        or _called_to_write(line, frames, loops, logging)
     ]
+
+
+def _called_to_write(
+    line: StackLine,
+    frames: Sequence[CallFrame],
+    loops: Collection[FunctionKey],
+    logging: Collection[tuple[str, int]],
+) -> bool:
+    """Whether a line that writes logs calls this one's function: ``log("rank", self.rank())``. A
+    function that trains is not called for what is written of it."""
+    called, *callers = chain(line, frames)
+    if called[0] in loops or not callers:
+        return False
+    (file, _), number = callers[0]
+    return (file, number) in logging or bool(WRITES.search(linecache.getline(file, number)))
 
 
 def _block(file: str, number: int, headers: tuple[str, ...]) -> str:

@@ -83,10 +83,14 @@ def check(
     crowd = ns("computing waits for a core that a worker has", slowed[0], "system")
     return Found(
         summary=(
-            f"{percent(fed.wait / fed.step)} of the step waits for preprocessing"
-            f" ({duration(fed.wall)} per step), and no core is left:"
-            f" {_why_none_left(fed, system, busy)}."
-            + (f" Computing waits {duration(slowed[0])} for workers' cores." if slowed[0] else "")
+            f"Preprocessing takes {duration(fed.wall)} per step, and no core is left for it:"
+            f" {_why_none_left(fed, system, busy)}. The step waits for it"
+            f" {percent(fed.wait / fed.step)} of its time"
+            + (
+                f", and computing waits {duration(slowed[0])} for the workers' cores."
+                if slowed[0]
+                else "."
+            )
         ),
         evidence=(
             *fed.measures(),

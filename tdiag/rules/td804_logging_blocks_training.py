@@ -3,9 +3,10 @@
 ## What it measures
 Samples of the training thread whose innermost user line prints, draws a progress bar, or writes a
 log: by the library called there, and for `print` and file writes by the text of the line. After the
-step also lines that make histograms, plots and tables, written or not. Logging by Lightning, the
-Hugging Face Trainer or Accelerate counts at the user's line that called them. On a device,
-`print(loss.item())` waits for the work before it and does not count.
+step also lines that make histograms, plots and tables, written or not, and functions that a line
+that writes calls. Logging by Lightning, the Hugging Face Trainer or Accelerate counts at the user's
+line that called them. On a device, `print(loss.item())` waits for the work before it and does not
+count.
 
 ## Why it is slow
 Terminals, files and network writers are slow and synchronous. A line logged every step costs its
@@ -25,6 +26,8 @@ The cost of a slow terminal (over ssh, in a notebook) disappears when output goe
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -53,6 +56,13 @@ NAME = "logging-blocks-training"
 CLASS = "logging"
 UNTRIED = "how often is the user's choice; `ceiling.logging` bounds the gain"
 
+# It formats its values even if its level is off.
+_FORMATS = re.compile(r"\.(debug|info)\(\s*(f[\"']|.*\.format\(|[\"'][^\"']*[\"'] % )")
+_LAZY = (
+    "If this level is off, pass the values as arguments, logger.debug('%s', x), so that they are"
+    " not formatted. "
+)
+
 
 def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> Found | None:
     check_samples(stacks)
@@ -61,7 +71,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
         for line in stacks.training
         if (logged := logged_frac(line)) and not waits_for_device(line, budget, ops)
     }
-    for line in described(stacks, ops, trees):
+    describing = described(stacks, ops, trees)
+    for line in describing:
         if not waits_for_device(line, budget, ops):
             writing[line] = line.self_frac
     for line in saved_by_hand(stacks, ops, trees):
@@ -78,7 +89,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
     _, most = known_to(min(1.0, share + made), stacks.samples)
     return Found(
         summary=(
-            f"Logging takes {percent(share)} of the training thread's time ({duration(cost)}"
+            f"Logging{', with what is made for it,' if top in describing else ''} takes"
+            f" {percent(share)} of the training thread's time ({duration(cost)}"
             f" per step), most of it{where(top.at)}{f' in {inside}' if inside else ''}."
         ),
         evidence=(
@@ -86,6 +98,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
             count("samples of the training thread", stacks.samples, "sample"),
         ),
         fix=Fix(
+            f"{_LAZY if _FORMATS.search(linecache.getline(*top.at.spot)) else ''}"
             f"Log{where(top.at)} every {LOG_EVERY} steps and collect the values in between.",
             "safe",
             action=f"Log every {LOG_EVERY} steps",

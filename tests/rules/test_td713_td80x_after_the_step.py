@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
@@ -106,6 +106,31 @@ def test_histograms_and_plots_after_the_step_are_logging(
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == 3
     assert result("TD713", evidence) is None
+
+
+@pytest.mark.parametrize(
+    ("calling", "logged"),
+    [
+        ("logger.info(rank())", True),
+        ("wandb.log({'rank': rank()})", True),
+        ("best = max(best, rank())", False),
+    ],
+)
+def test_what_a_line_that_writes_calls_is_logging(
+    calling: str, logged: bool, tmp_path: Path
+) -> None:
+    source = f"    loss = model(x)\n    optimizer.step()\n    {calling}\ndef rank():\n    svd()\n"
+    evidence = around(tmp_path, source, (5, 0.2, "rank"))
+    script = str(tmp_path / "train.py")
+    frames = [("train", 1, -1, 0.7), ("train", 3, -1, 0.2), ("rank", 5, 1, 0.2)]
+    tree = tuple(
+        CallFrame(name=name, file=script, line=line, parent=parent, frac=frac, user=True)
+        for name, line, parent, frac in frames
+    )
+    evidence.add(CallTrees(training=tree, workers=()))
+    linecache.checkcache()
+    found = {code for code in ("TD713", "TD804") if isinstance(result(code, evidence), Finding)}
+    assert found == {"TD804" if logged else "TD713"}
 
 
 def test_a_histogram_of_the_batch_is_not_logging(tmp_path: Path) -> None:
