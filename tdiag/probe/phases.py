@@ -18,7 +18,7 @@ from . import places
 from .boundary import is_compiling
 from .patches import RETURNS, hidden
 from .record import MOST_VALUES, here, wall_ns
-from .wire import FORWARD_BEGIN, FORWARD_END, MODULE_SHIFT
+from .wire import FORWARD_BEGIN, FORWARD_END, GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -123,7 +123,9 @@ class ModuleWatch:
         self.boundary.look_at_autocast()
         mode = _grad_enabled() * 2 + bool(module.training)
         if self.calls.get(id(module), _KNOWN)[mode] is None:
-            self.probe.recorder.write("called", module=number, mode=mode, at=places.caller())
+            training = mode == TRAINING_MODE | GRAD_ON
+            at = places.caller() if training else self.probe.guard(places.caller_outside_models)()
+            self.probe.recorder.write("called", module=number, mode=mode, at=at)
         if resume and _grad_enabled():
             self.probe.guard(self.inspection.inputs)(number, module, args, kwargs)
         full = len(marks.log) > MOST_VALUES

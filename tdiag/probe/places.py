@@ -8,6 +8,8 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
 from .patches import FILE
 from .wire import is_user_file
 
@@ -43,6 +45,32 @@ def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
     return None, callee
 
 
+def caller_outside_models() -> list[Any] | None:
+    """:func:`caller`; where that is a model's own method, the user's line that called it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame):
+        frame = frame.f_back
+    innermost = frame
+    while frame is not None and _is_users(frame) and _is_models(frame):
+        frame = frame.f_back
+    if frame is None or not _is_users(frame):
+        frame = innermost  # a framework called the method
+    return place_of(frame) if frame is not None else None
+
+
+def _is_users(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name != FILE and not name.startswith(_PROBE) and is_user_file(name)
+
+
+def _is_models(frame: FrameType) -> bool:
+    """Whether it runs a method of a module."""
+    code = frame.f_code
+    first = type(frame.f_locals.get(code.co_varnames[0])) if code.co_argcount else object
+    method = getattr(first, code.co_name, None)
+    return issubclass(first, torch.nn.Module) and getattr(method, "__code__", None) is code
+
+
 def place_of(frame: FrameType) -> list[Any]:
     """``[file, line, function]`` of what it runs now."""
     code = frame.f_code
@@ -54,8 +82,7 @@ def user_frames() -> list[FrameType]:
     found = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if name != FILE and not name.startswith(_PROBE) and is_user_file(name):
+        if _is_users(frame):
             found.append(frame)
         frame = frame.f_back
     return found

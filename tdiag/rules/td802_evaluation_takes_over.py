@@ -25,7 +25,9 @@ that watch the validation loss need it for each decision.
 
 from __future__ import annotations
 
+import linecache
 import math
+import re
 
 from msgspec.structs import replace
 
@@ -89,7 +91,7 @@ def check(
     once = seen_once("evaluation", phases, steps, history)
     rarer = math.ceil(evaluating / usual) if usual else 1
     at = evaluation_place(loaders, modules)
-    places, told, cheaper = over(at, loaders), "", ""
+    places, told, cheaper = over(at, loaders), "", _larger_batches(loaders)
     least, how = evaluating * RARER_LOW_FRAC, "a quarter as many evaluations"
     beside = _beside_the_model(stacks, ops, trees, modules)
     # Samples may have seen more or fewer evaluations than the clean steps.
@@ -98,7 +100,7 @@ def check(
     if beside_frac > MAJORITY_FRAC:
         at = beside[0].at
         told = f" {percent(beside_frac)} of it is not the model, most of that{where(at)}."
-        cheaper = f" Or make what {at.function} does{where(at)} cheaper."
+        cheaper += f" Or make what {at.function} does{where(at)} cheaper."
         least = evaluating * beside_frac * LOW_END_FRAC
         how = "what does not call the model at half its cost"
     return Found(
@@ -127,6 +129,21 @@ def check(
     )
 
 
+def _larger_batches(loaders: Loaders | None) -> str:
+    """Without gradients at least the training's batch size fits into memory."""
+    train = loaders.train() if loaders else None
+    size = (train.batch_size or 0) if train else 0
+    small = [
+        x
+        for x in (loaders.loaders if loaders else ())
+        if x.role == "eval" and x.batch_size and x.batch_size < size
+    ]
+    if not small:
+        return ""
+    worst = min(small, key=lambda x: x.batch_size or 0)
+    return f" Or in batches of {size} instead of {worst.batch_size}{where(worst.created_at)}."
+
+
 def _beside_the_model(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None, modules: Modules | None
 ) -> list[StackLine]:
@@ -147,12 +164,21 @@ def _beside_the_model(
         line
         for line in stacks.training
         if not line.phase
+        and not _of_a_module(line)
         and line.own_frac + line.elsewhere_frac > MAJORITY_FRAC * line.self_frac
         and (
             line.evaluating > MAJORITY_FRAC * line.self_frac
             or any(function in evaluating for function, _ in chain(line, frames))
         )
     ]
+
+
+def _of_a_module(line: StackLine) -> bool:
+    """Whether the line is in a method of a class that its file derives from torch's Module: a model
+    may be evaluated without being called as a module."""
+    owner = line.at.function.rpartition(".")[0].rpartition(".")[2]
+    derived = re.compile(rf"class {re.escape(owner)}\(.*\bModule\b")
+    return bool(owner) and any(map(derived.search, linecache.getlines(line.at.file)))
 
 
 def _caution(phases: Phases) -> str:

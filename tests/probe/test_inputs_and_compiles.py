@@ -130,6 +130,31 @@ def test_an_evaluation_without_a_loader_is_named_by_the_line_that_calls_the_mode
     assert found.evaluated_at.function == "evaluate"
 
 
+def test_a_model_that_is_evaluated_by_a_method_of_its_own_is_named_by_who_calls_the_method(
+    tmp_path: Path,
+) -> None:
+    """Only a layer inside is called as a module."""
+    by_method = (
+        EVALUATES.replace(
+            "model = torch.nn.Linear(4, 4)",
+            "class Scorer(torch.nn.Module):\n"
+            "    def __init__(self):\n"
+            "        super().__init__()\n"
+            "        self.layer = torch.nn.Linear(4, 4)\n"
+            "    def score(self, x):\n"
+            "        return self.layer(x)\n"
+            "model = Scorer()",
+        )
+        .replace("model(x)  #", "model.score(x)  #")
+        .replace("model(torch", "model.score(torch")
+    )
+    modules = seen(tmp_path, by_method).get(Modules)
+    assert modules
+    (found,) = modules.modules
+    assert found.evaluated_at and found.evaluated_at.function == "evaluate"
+    assert found.trained_at and found.trained_at.function == "score"
+
+
 def test_inputs_are_looked_at_where_they_reach_the_model(tmp_path: Path) -> None:
     evidence = seen(tmp_path, NORMALISED)
     inputs = evidence.get(Inputs)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.device import Syncs
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Modules, Saver, Savers
@@ -103,6 +104,33 @@ def test_an_evaluation_is_named_by_its_work_beside_the_model_if_that_is_most(
     assert found.location.line == named
     assert ("cheaper" in found.fix.text) == (named == 70)
     assert "over the DataLoader at train.py:47" in found.fix.text
+
+
+@pytest.mark.parametrize("base", ["nn.Module", "L.LightningModule", ""])
+def test_what_a_model_does_in_a_method_of_its_own_is_the_model(base: str, tmp_path: Path) -> None:
+    """Called without torch's module call, so that no line says it is the model."""
+    script = tmp_path / "model.py"
+    script.write_text(f"class Scorer({base}):\n    def score_all(self, x):\n        pass\n")
+    line = replace(stack(3, 0.4), at=at(3, "Scorer.score_all", str(script)), evaluating=0.4)
+    evaluating = replace(phases(evaluation=20), eval_grad_frac=0.0, eval_batches_per_step=9.0)
+    evidence = Evidence().add(budget(forward=10, evaluation=20), evaluating, stacks((line,)))
+    found = result("TD802", evidence)
+    assert isinstance(found, Finding)
+    assert ("is not the model" in found.summary) is (base != "nn.Module")
+
+
+@pytest.mark.parametrize(("size", "said"), [(1, True), (8, True), (64, False), (None, False)])
+def test_an_evaluation_in_smaller_batches_than_the_training_can_have_larger_ones(
+    size: int | None, said: bool
+) -> None:
+    evaluating = replace(phases(evaluation=20), eval_grad_frac=0.0, eval_batches_per_step=9.0)
+    (train,) = loaders(batch_size=64).loaders
+    own = replace(train, id=1, role="eval", batch_size=size, created_at=at(47))
+    evidence = Evidence().add(budget(forward=10, evaluation=20), evaluating)
+    found = result("TD802", evidence.add(Loaders(loaders=(train, own))))
+    assert isinstance(found, Finding)
+    words = f"Or in batches of 64 instead of {size} at train.py:47."
+    assert (words in found.fix.text) is said
 
 
 def test_a_run_that_never_evaluates_is_clear_not_unknown() -> None:
