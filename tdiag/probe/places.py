@@ -8,8 +8,6 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-import torch
-
 from .patches import FILE
 from .wire import is_user_file
 
@@ -65,6 +63,8 @@ def _is_users(frame: FrameType) -> bool:
 
 def _is_models(frame: FrameType) -> bool:
     """Whether it runs a method of a module."""
+    import torch  # not above: tdiag's commands also read this file, and they need no torch
+
     code = frame.f_code
     first = type(frame.f_locals.get(code.co_varnames[0])) if code.co_argcount else object
     method = getattr(first, code.co_name, None)
