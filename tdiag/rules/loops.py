@@ -130,18 +130,25 @@ def python_inside(
         return None
     mine = {x.at.spot for x in lines}
     calling = {x.at.spot for x in ops.lines}
-    below = set()
-    inside: list[bool] = []  # a frame's caller comes before it
-    for frame in trees.training:
-        here = (frame.file, frame.line)
-        above = frame.parent >= 0 and inside[frame.parent]
-        inside.append(above or here in mine)
-        if above and frame.user and here not in calling:
-            below.add(here)
+    below = lines_below(mine, trees) - calling
     python = [x for x in stacks.training if x.at.spot in below]
     issuing = sum(x.self_frac for x in stacks.training if x.at.spot in mine)
     most = max(python, key=lambda x: x.self_frac, default=None)
     return most.at if most and sum(x.self_frac for x in python) > issuing else None
+
+
+def lines_below(
+    spots: Collection[tuple[str, int]], trees: CallTrees | None
+) -> set[tuple[str, int]]:
+    """The user's lines that were sampled below these lines."""
+    found = set()
+    inside: list[bool] = []  # a frame's caller comes before it
+    for frame in trees.training if trees else ():
+        here, above = (frame.file, frame.line), frame.parent >= 0 and inside[frame.parent]
+        inside.append(above or here in spots)
+        if above and frame.user:
+            found.add(here)
+    return found
 
 
 def _again_and_again(line: OpLine) -> bool:

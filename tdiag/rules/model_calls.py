@@ -10,7 +10,7 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.loops import LAYERS
+from tdiag.rules.loops import LAYERS, lines_below
 
 MIN_MODEL_CALLS = Threshold(
     12,
@@ -73,16 +73,16 @@ def model_loop(
     if most and each >= MIN_MODEL_CALLS:
         turns = max((x.turns for x in lines if x.phase == "forward"), default=0.0)
         inside = tuple(x for x in lines if x.turns >= MAJORITY_FRAC * turns)
-        deepest = max((x for x in inside if x.looped_at), key=_calls, default=None)
+        busiest = max((x for x in inside if x.looped_at), key=lambda x: x.calls, default=None)
         return ModelLoop(
             most.name,
-            (deepest.looped_at if deepest else None) or most.trained_at or most.evaluated_at,
+            (busiest.looped_at if busiest else None) or most.trained_at or most.evaluated_at,
             most.calls_per_step,
             each,
             inside,
             turns,
             one_row,
-            deepest.series if deepest else 0.0,
+            busiest.series if busiest else 0.0,
         )
     if not repeated:
         return None
@@ -90,7 +90,8 @@ def model_loop(
     layers = sorted(worst.names.keys() & LAYERS | worst.names.keys() & SEQUENCES.keys())
     name = layers[0] if layers else max(worst.names, key=lambda x: worst.names[x], default="")
     functions = {(x.at.file, x.at.function) for x in repeated}
-    below = _below(worst.looped_at, trees) if worst.looped_at and worst.series > 1 else set()
+    looped = {worst.looped_at.spot} if worst.looped_at and worst.series > 1 else set()
+    below = looped | lines_below(looped, trees)
     inside = tuple(
         x
         for x in lines
@@ -105,20 +106,3 @@ def model_loop(
     times = worst.repeated * backwards
     at = worst.looped_at or worst.at
     return ModelLoop(name, at, times, worst.repeated, inside, times, one_row, worst.series)
-
-
-def _calls(line: OpLine) -> float:
-    return line.calls
-
-
-def _below(at: Place, trees: CallTrees | None) -> set[tuple[str, int]]:
-    """The user's lines that were sampled below this line, and itself."""
-    found = set()
-    inside: list[bool] = []  # a frame's caller comes before it
-    for frame in trees.training if trees else ():
-        spot = (frame.file, frame.line)
-        here = spot == at.spot or (frame.parent >= 0 and inside[frame.parent])
-        inside.append(here)
-        if here and frame.user:
-            found.add(spot)
-    return found

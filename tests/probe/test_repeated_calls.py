@@ -10,6 +10,7 @@ import pytest
 from tdiag.evidence.torch_ops import OpLine
 
 from .counted import at_line
+from .harness import watch_code
 
 SCRIPT = """
 import torch
@@ -77,3 +78,40 @@ def test_layers_on_one_input_are_called_by_the_line_that_goes_through_them(tmp_p
 def test_a_weight_that_is_used_once_has_no_loop(tmp_path: Path) -> None:
     found = counted(tmp_path, "made = [batch]")
     assert (found.series, found.looped_at, found.shared_at) == (1, None, None)
+
+
+KEEPS = """
+import weakref
+import torch
+alive = weakref.WeakSet()
+class Local:
+    pass
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+    def forward(self, x):
+        note = Local()
+        alive.add(note)
+        for _ in range(4):
+            x = self.layer(x)
+        return x
+net, most = Net(), 0
+def look(gradient):
+    global most
+    most = max(most, len(alive))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(200):
+    loss = net(torch.randn(2, 8)).sum()
+    loss.register_hook(look)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(most)
+"""
+
+
+def test_what_a_function_held_is_gone_before_backward(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, KEEPS, windows=["baseline", "ops"], profiling=True, short=True)
+    assert run.of("failure") == [] and run.of("ops")
+    assert run.out == "0\n"

@@ -98,8 +98,10 @@ class _Counter(TorchFunctionMode):
         if not self.live:
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.backward:
+            # Frames that have ended would keep their tensors.
+            self.capture.library.of(None)
+            self.capture.lines.repeats.forget()
             self.capture.probe.guard(self.capture.thrown_away.settle)()
-            self.capture.library.of(None)  # a frame that has ended would keep its tensors
             self.capture.probe.guard(self.capture.flow.backward_begins)()
             self.capture.probe.guard(self.capture.frozen.backward_begins)()
         began = time.perf_counter_ns()
