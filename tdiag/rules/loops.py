@@ -17,6 +17,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
 from tdiag.rules.hooks import in_hook
+from tdiag.rules.loop_heads import loop_head
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Conversions that do not read a value: the host knows a tensor's shape.
@@ -317,6 +318,8 @@ def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
     """
     worst = max(lines, key=lambda line: line.elapsed_ns)
     loop = f" that runs {python.function}{where(python)}" if python else where(worst.at)
+    if not python and (head := loop_head(worst.at)) is not None:
+        loop = f"{where(head)}, most of it in line {worst.at.line}"
     made = conversions(lines)
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
