@@ -62,6 +62,22 @@ def test_a_dtype_that_this_torch_cannot_multiply_is_left_out() -> None:
     assert "float32" in what and "bool" not in what
 
 
+SIZES = """
+import runpy, sys
+sys.path.insert(0, "")  # the program takes its own folder away
+product = runpy.run_path(sys.argv[1])["product"]
+for seconds in (1e-5, 1.0):
+    product.__globals__["best_s"] = lambda call: seconds
+    print(product("bfloat16")[0])
+"""
+
+
+def test_a_narrow_type_gets_large_matrices_unless_that_takes_long() -> None:
+    command = [sys.executable, "-c", SIZES, str(CALIBRATE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(2.0 * 512**3), str(2.0 * 128**3)]
+
+
 @pytest.mark.parametrize(
     ("code", "wait_s", "why"),
     [(1, 0.0, "failed: broken"), (0, 30.0, "took more than 0.2 s"), (0, 0.0, "failed: broken")],
