@@ -38,7 +38,10 @@ CODE = "TD727"
 NAME = "computed-again"
 CLASS = "compute"
 UNTRIED = "the result must be kept in the script"
-AFTER = {"TD720": "a constant need not be computed in any step"}
+AFTER = {
+    "TD720": "a constant need not be computed in any step",
+    "TD501": "one expression in place of the loop computes it once",
+}
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
