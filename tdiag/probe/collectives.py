@@ -8,6 +8,7 @@ calls only issue work, so its trace is used instead.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
 import time
@@ -47,8 +48,9 @@ def let_go() -> None:
     """Wait until the groups' threads have freed the tensors of the last collectives.
 
     They need the interpreter for that. torch crashes if it begins to end meanwhile (6 of 45 jobs
-    of two gloo ranks, without tdiag), or if a profiler with Python stacks is switched, which goes
-    through the list of threads without its lock (torch 2.13).
+    of two gloo ranks, without tdiag; beside busy neighbours 5 of 22 with it, which delays the end),
+    or if a profiler with Python stacks is switched, which goes through the list of threads without
+    its lock (torch 2.13).
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         time.sleep(LET_GO_S)
@@ -91,6 +93,12 @@ class CollectiveWatch:
                                    RETURNS)  # fmt: skip
         self._watch_wait(Work)
         self._watch_reducer(Reducer)
+        atexit.register(self._at_exit)
+
+    def _at_exit(self) -> None:
+        """The script may have left its groups, but objects in which they are may remain."""
+        if self.numbers:
+            time.sleep(LET_GO_S)
 
     def reduced(self, began: int) -> None:
         """A backward that began at ``began`` ends: DistributedDataParallel has waited for the

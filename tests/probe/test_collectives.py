@@ -203,3 +203,31 @@ def test_a_profiler_is_switched_while_no_thread_of_a_group_needs_the_interpreter
     )
     switched = watched.out.strip().split(", ")
     assert len(switched) >= 2 and set(switched) == {"waited starts", "waited stops"}, watched.err
+
+
+ENDS = (
+    HEAD
+    + """
+import time
+net = nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    net(torch.randn(2, 4)).sum().backward()
+    {reduce}
+    optimizer.step()
+dist.destroy_process_group()
+time.sleep = lambda seconds: print("waits", seconds)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("reduce", "said"), [("dist.all_reduce(net.weight.grad)", "waits 0.1\n"), ("pass", "")]
+)
+def test_python_does_not_end_before_the_groups_threads_have_let_go(
+    reduce: str, said: str, tmp_path: Path
+) -> None:
+    """torch would abort: a thread that frees a tensor needs the interpreter."""
+    run = watch_code(tmp_path, ENDS.format(reduce=reduce), windows=["baseline"])
+    assert (run.returncode, run.out) == (0, said), run.err
