@@ -43,8 +43,9 @@ class ModelLoop:
 
     @property
     def fewest(self) -> float:
-        """Calls before each backward that remain if those that need no other's result are one."""
-        return self.each / self.series if self.series > 1 else 1.0
+        """Calls before each backward that remain if those that need no other's result are one.
+        Calls without gradients also begin series."""
+        return max(1.0, self.each / self.series) if self.series > 1 else 1.0
 
     @property
     def chained(self) -> bool:

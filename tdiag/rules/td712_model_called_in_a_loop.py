@@ -212,12 +212,10 @@ def _dependence(loop: ModelLoop) -> str:
         return " Each call needs the result of the one before it."
     if loop.series < 2:
         return ""
-    series = f"{loop.series:.0f} of the {loop.each:.0f} need no earlier one's result"
-    return (
-        f" {series}: they could be one."
-        if round(loop.fewest) > 1
-        else " None needs another's result."
-    )
+    if round(loop.fewest) == 1:
+        return " None needs another's result."
+    begun = f"{loop.series:.0f} of the {loop.each:.0f}"
+    return f" {begun} need no earlier one's result: they could be one."
 
 
 def _fix(loop: ModelLoop, place: str) -> Fix:

@@ -57,10 +57,10 @@ CLASS = "logging"
 UNTRIED = "how often is the user's choice; `ceiling.logging` bounds the gain"
 
 # It formats its values even if its level is off.
-_FORMATS = re.compile(r"\.(debug|info)\(\s*(f[\"']|.*\.format\(|[\"'][^\"']*[\"'] % )")
+_FORMATS = re.compile(r"\.debug\(\s*(f[\"']|.*\.format\(|[\"'][^\"']*[\"'] % )")
 _LAZY = (
-    "If this level is off, pass the values as arguments, logger.debug('%s', x), so that they are"
-    " not formatted. "
+    "Pass the values as arguments, logger.debug('%s', x): they are formatted only if this level is"
+    " on. "
 )
 
 

@@ -19,10 +19,9 @@ Every step ends when the last rank arrives. All other devices idle in the collec
 
 ## What to do
 If it waits for a core, give it one that nothing else uses. If it gets more data, distribute the
-data evenly. If it does the same work but takes longer, look at
-its machine: other programs on its cores, its device's clock. Otherwise fix what takes this rank
-longer: its storage, or work that only this rank does. The fix names the first of this rank's own
-findings about the same part of the step.
+data evenly. If it does the same work but takes longer, look at its machine: other programs on its
+cores, its device's clock. Otherwise fix what takes this rank longer: its storage, or work that only
+this rank does. The fix names the first of this rank's own findings about the same part of the step.
 
 ## How the gain is computed
 Of more data or more work: shared by all N ranks, the late one keeps an N-th of what it has more.

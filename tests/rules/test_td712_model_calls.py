@@ -113,6 +113,13 @@ def test_series_that_need_nothing_of_each_other_are_one_call_each_step() -> None
     assert found.gain.high_ns == spent(found) * (1 - 1 / 4)
 
 
+def test_calls_without_gradients_begin_series_too() -> None:
+    """Rollouts on 100 states beside 32 calls that are trained on."""
+    found = checked(called("Net", 1), turns=1.0, series=100.0, looped_at=at(24))
+    assert found is not None and "None needs another's result." in found.summary
+    assert found.fix.text.endswith("call it once on the batch.")
+
+
 def test_a_recurrence_is_compiled() -> None:
     found = checked(called("Net", 1), turns=1.0, series=1.0, looped_at=at(24))
     assert found is not None and found.gain is not None
