@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,11 @@ def at_line(folder: Path, script: str, line: int) -> list[OpLine]:
 
 
 def share_of_line(folder: Path, script: str, line: int, part: Callable[[OpLine], float]) -> float:
-    """``part`` ÷ the time of the calls at this line."""
-    lines = at_line(folder, script, line)
-    return sum(map(part, lines)) / (sum(x.elapsed_ns for x in lines) or 1.0)
+    """``part`` ÷ the time of the calls at this line: the median of three runs, because a stall of
+    the machine in a single call is longer than all of the others."""
+    shares = []
+    for run in "abc":
+        (folder / run).mkdir()
+        lines = at_line(folder / run, script, line)
+        shares.append(sum(map(part, lines)) / (sum(x.elapsed_ns for x in lines) or 1.0))
+    return statistics.median(shares)
