@@ -33,7 +33,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.feed import FIRST_EPOCH_FRAC, one_epoch
 from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.units import duration, percent
@@ -104,7 +104,9 @@ def clear() -> Evidence:
 
 
 def _searching(of_batch: float) -> Evidence:
-    search = op_line(20, "forward", 300, elapsed_ns=18e6, of_batch_ns=of_batch)
+    search = op_line(
+        20, "forward", 300, elapsed_ns=18e6, of_batch_ns=of_batch, at=at(20, "neighbours")
+    )
     rest = op_line(24, "forward", 30, elapsed_ns=22e6)
     step = budget(forward=40, backward=50, optimizer=5)
     return Evidence().add(step, phases(forward=40, backward=50, optimizer=5), ops(search, rest))

@@ -30,7 +30,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.units import duration, percent
 
@@ -97,7 +97,9 @@ def clear() -> Evidence:
 
 
 def _projected(again: float) -> Evidence:
-    keys = op_line(20, "forward", 20, grad_calls=20.0, elapsed_ns=20e6, again_ns=again)
+    keys = op_line(
+        20, "forward", 20, grad_calls=20.0, elapsed_ns=20e6, again_ns=again, at=at(20, "attend")
+    )
     rest = op_line(24, "forward", 60, grad_calls=60.0, elapsed_ns=20e6)
     step = budget(forward=40, backward=60, optimizer=5)
     clean = phases(forward=40, backward=60, optimizer=5)

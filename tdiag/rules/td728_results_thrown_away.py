@@ -33,7 +33,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import BACKWARD_TIMES, lines_of_part, most_of_backward
 from tdiag.units import duration, percent
 
@@ -102,7 +102,15 @@ def clear() -> Evidence:
 
 
 def _scored(thrown_away: float) -> Evidence:
-    head = op_line(20, "forward", 1, grad_calls=1.0, elapsed_ns=16e6, thrown_away_ns=thrown_away)
+    head = op_line(
+        20,
+        "forward",
+        1,
+        grad_calls=1.0,
+        elapsed_ns=16e6,
+        thrown_away_ns=thrown_away,
+        at=at(20, "forward"),
+    )
     rest = op_line(24, "forward", 60, grad_calls=60.0, elapsed_ns=24e6)
     step = budget(forward=40, backward=60, optimizer=5)
     clean = phases(forward=40, backward=60, optimizer=5)
