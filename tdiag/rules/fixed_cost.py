@@ -170,6 +170,13 @@ def lines_of_part(
     return sorted(mine, key=part, reverse=True), spent
 
 
+def backward_share(lines: Sequence[OpLine], ops: Ops, part: Callable[[OpLine], float]) -> float:
+    """The share, 0..1, of this part of the lines' time in all time that records gradients, and so
+    in backward, if as many of a line's calls record gradients in the part as in all of it."""
+    recorded = sum(part(x) * x.grad_calls / x.calls for x in lines if x.calls)
+    return min(1.0, recorded / (_recorded(ops.lines) or 1.0))
+
+
 def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> float | None:
     """The least time that this machine needs for the traced work of the functions of these lines,
     backward included, ns per step. None where it is not known."""

@@ -27,11 +27,11 @@ from __future__ import annotations
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import lines_of_part
+from tdiag.rules.fixed_cost import backward_share, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD727"
@@ -51,8 +51,8 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     total = sum(spent.values())
     if not total:
         return None
-    recorded = sum(x.recording_ns for x in ops.lines) or 1.0
-    backward = phases.wall_ns.get("backward", 0.0) * sum(map(_recorded, lines)) / recorded
+    share = backward_share(lines, ops, lambda x: x.again_ns)
+    backward = phases.wall_ns.get("backward", 0.0) * share
     worst = lines[0]
     return Found(
         summary=(
@@ -79,11 +79,6 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
         ),
         at=worst.at,
     )
-
-
-def _recorded(line: OpLine) -> float:
-    """Repeated time of calls that record gradients, if as many of them record as of all."""
-    return line.again_ns * line.grad_calls / line.calls if line.calls else 0.0
 
 
 def fires() -> Evidence:

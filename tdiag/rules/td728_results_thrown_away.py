@@ -4,7 +4,8 @@
 Products and convolutions of the forward pass and the loss that take longer than a call's fixed
 cost. Their results are followed, through views and through what works on each element, up to the
 calls that take them: a slice or an index takes its part, a cross entropy the rows that it does not
-ignore, any other call takes all of it. A result counts if at most half of it is taken.
+ignore, any other call takes all of it. A result counts if at most half of it is taken until the
+counted steps are over, in none of them more: a metric may read it after the step.
 
 ## Why it is slow
 A language model's scores for all positions where only the last is read, or where most labels are
@@ -30,11 +31,11 @@ from __future__ import annotations
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES, lines_of_part, most_of_backward
+from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
 from tdiag.units import duration, percent
 
 CODE = "TD728"
@@ -51,8 +52,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     total = sum(spent.values())
     if not total:
         return None
-    recorded = sum(x.recording_ns for x in ops.lines) or 1.0
-    share = min(1.0, sum(map(_recorded, lines)) / recorded)
+    share = backward_share(lines, ops, lambda x: x.thrown_away_ns)
     backward = phases.wall_ns.get("backward", 0.0) * share
     most = phases.wall_ns.get("backward", 0.0) * most_of_backward(share)
     worst = lines[0]
@@ -84,11 +84,6 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
         ),
         at=worst.at,
     )
-
-
-def _recorded(line: OpLine) -> float:
-    """Unused time of calls that record gradients, if as many of them record as of all."""
-    return line.thrown_away_ns * line.grad_calls / line.calls if line.calls else 0.0
 
 
 def fires() -> Evidence:

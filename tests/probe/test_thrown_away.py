@@ -50,6 +50,28 @@ def test_what_is_not_used(tmp_path: Path, used: str) -> None:
     assert share(tmp_path, used) > 0.5
 
 
+def test_layers_that_a_library_calls_at_one_line_are_told_apart(tmp_path: Path) -> None:
+    deep = "nn.Sequential(nn.Linear(64, 2000), nn.Linear(2000, 64))"
+    script = SCRIPT.replace("nn.Linear(64, 64)", deep)
+    script = script.replace("self.head(self.body(x))", "nn.Sequential(self.body, self.head)(x)")
+    script = script.format(used="made[:, -1]")
+    assert share_of_line(tmp_path, script, 11, lambda x: x.thrown_away_ns) > 0.2
+
+
+AFTER = SCRIPT.replace("loss = net(", "scores = net(").replace(
+    ".square().mean()", "\n    loss = scores[:, -1].square().mean()"
+)
+
+
+@pytest.mark.parametrize(("metric", "least"), [("scores.argmax(-1)", 0.0), ("loss.item()", 0.5)])
+def test_what_a_metric_uses_after_the_step_is_used(
+    metric: str, least: float, tmp_path: Path
+) -> None:
+    script = AFTER.format(used="made") + f"    {metric}\n"
+    found = share_of_line(tmp_path, script, 11, lambda x: x.thrown_away_ns)
+    assert found > least if least else found == 0
+
+
 @pytest.mark.parametrize(
     "used",
     [

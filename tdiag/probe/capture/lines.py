@@ -49,12 +49,13 @@ class LineCalls:
     one batch, one call of a module with what follows it, or one backward. ``repeated``: the most
     calls with the same weights before one backward; ``one_row``: all of these on one sample;
     ``loop``: the weight with most calls; ``shared``: the most weights that took one input;
+    ``into``: the row that this one was added to;
     ``contraction``: what it spread and summed, "" for nothing. ``names``: calls that the line
     itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
     Trainer), one per name for each call of the function."""
 
     __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "loop", "shared",
-                 "contraction")  # fmt: skip
+                 "into", "contraction")  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
@@ -64,12 +65,19 @@ class LineCalls:
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated, self.one_row = 0, True
+        self.into: LineCalls | None = None
         self.loop: OfWeight | None = None
         self.shared: OfInput | None = None
         self.conversions: Counter[str] = Counter()
         self.names: Counter[str] = Counter()
 
+    @property
+    def final(self) -> LineCalls:
+        """The row that this one was added to, else itself."""
+        return self.into.final if self.into else self
+
     def add(self, other: LineCalls) -> None:
+        other.into = self
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.turns |= other.turns

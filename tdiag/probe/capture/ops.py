@@ -101,7 +101,6 @@ class _Counter(TorchFunctionMode):
             # Frames that have ended would keep their tensors.
             self.capture.library.of(None)
             self.capture.lines.repeats.forget()
-            self.capture.probe.guard(self.capture.thrown_away.settle)()
             self.capture.probe.guard(self.capture.flow.backward_begins)()
             self.capture.probe.guard(self.capture.frozen.backward_begins)()
         began = time.perf_counter_ns()

@@ -37,19 +37,28 @@ LONG_NS = 100_000
 
 class Product:
     """Its result, with what was made of it element by element. ``spent``: the calls' lines and ns.
-    ``kept``: the share that was taken, at most 1; None if nothing took it, as far as was seen."""
+    ``weight``: id of the parameter, None without one. ``kept``: the share that was taken, at most
+    1; None if nothing took it, as far as was seen."""
 
-    def __init__(self, line: LineCalls, took: int) -> None:
-        self.spent = [(line, took)]
+    def __init__(self, line: LineCalls, took: int, weight: int | None) -> None:
+        self.spent, self.weight = [(line, took)], weight
         self.kept: float | None = None
 
     def take(self, share: float) -> None:
         self.kept = min(1.0, (self.kept or 0.0) + share)
 
+    @property
+    def layer(self) -> tuple[int, int | None]:
+        """A library's whole model may be one line."""
+        return id(self.spent[0][0].final), self.weight
+
+    @property
+    def wasted(self) -> bool:
+        return self.kept is not None and self.kept <= MOST_KEPT
+
     def settle(self) -> None:
-        if self.kept is not None and self.kept <= MOST_KEPT:
-            for line, took in self.spent:
-                line.thrown_away += round((1 - self.kept) * took)
+        for line, took in self.spent:
+            line.final.thrown_away += round((1 - (self.kept or 0.0)) * took)
 
 
 class ThrownAway:
@@ -80,13 +89,17 @@ class ThrownAway:
             else:
                 made.take(1.0)
         if name in PRODUCTS and took >= LONG_NS and len(results) == 1:
-            self.made.append(Product(line, took))
+            weights = (v for v in tensors_in(args, kwargs) if isinstance(v, torch.nn.Parameter))
+            self.made.append(Product(line, took, next(map(id, weights), None)))
             self._keep(results[0], self.made[-1])
 
     def settle(self) -> None:
-        """Backward begins, or the window ends: nothing takes the results any more."""
+        """The window ends. A metric may still take the last step's results, so a layer of which any
+        result was used wastes none."""
+        used = {made.layer for made in self.made if not made.wasted}
         for made in self.made:
-            made.settle()
+            if made.layer not in used:
+                made.settle()
         self.made, self.tensors = [], {}
 
     def _known(self, tensor: Any) -> Product | None:
