@@ -42,10 +42,12 @@ class RankWatch:
         for rank in self.progress.ranks():
             if rank.file.pid not in watched:
                 self._watch(rank.file.pid)
-        for descriptor, _ in self.poll.poll(0):
+        ended = self.poll.poll(0)
+        now = time.perf_counter_ns()  # one time for all: in which order they ended is not known
+        for descriptor, _ in ended:
             self.poll.unregister(descriptor)
             os.close(descriptor)
-            self.gone[self.pid_of.pop(descriptor)] = time.perf_counter_ns()
+            self.gone[self.pid_of.pop(descriptor)] = now
 
     def look(self, now_s: float) -> str:
         """A sentence, once, when a job that made steps has made none for ``NO_STEP_S``. Long
@@ -85,11 +87,13 @@ class RankWatch:
         return self._first(self.progress.ranks())
 
     def _first(self, ranks: list[Reported]) -> str:
-        ends = [self.gone[r.file.pid] for r in ranks if r.file.pid in self.gone]
-        found = [(when, rank) for rank in ranks if (when := self._when(rank, ends)) is not None]
+        found = [(when, rank) for rank in ranks if (when := self._when(rank, ranks)) is not None]
         if not found:
             return ""
-        _, first = min(found, key=lambda pair: pair[0])
+        earliest = min(when for when, _ in found)
+        first, *beside = [rank for when, rank in found if when == earliest]
+        if beside:
+            return ""  # noticed in one look: any of them may have been the first
         absent = _absent(ranks)
         if absent and first.died is None:
             return ""  # a rank on another machine may have failed and the launcher ended this one
@@ -115,13 +119,17 @@ class RankWatch:
             self.pid_of[descriptor] = pid
             self.poll.register(descriptor, select.POLLIN)
 
-    def _when(self, rank: Reported, ends: list[int]) -> int | None:
-        """When it failed by itself; None if it lost the others, still lives, or ended after another
-        rank: then the launcher may have killed it. ``ends``: when the ranks of its job ended."""
-        if rank.died is None:
-            gone = self.gone.get(rank.file.pid)
-            return gone if gone == min(ends, default=None) else None
-        return None if rank.died.get("peers") else int(rank.died["t"])
+    def _when(self, rank: Reported, ranks: list[Reported]) -> int | None:
+        """When it failed by itself. None if it lost the others, still lives, or ended after another
+        of ``ranks`` or together with one that waited in vain: the launcher may have killed it."""
+        if rank.died is not None:
+            return None if rank.died.get("peers") else int(rank.died["t"])
+        gone = self.gone.get(rank.file.pid)
+        ends = {r.rank: self.gone[r.file.pid] for r in ranks if r.file.pid in self.gone}
+        if gone is None or gone > min(ends.values()):
+            return None
+        together = (r.died for r in ranks if ends.get(r.rank) == gone and r.died)
+        return None if any(died.get("peers") == "timed out" for died in together) else gone
 
 
 def standing(ranks: list[Reported], dump: Callable[[int], list[Frame]] = dump) -> str:

@@ -102,7 +102,7 @@ def write_role(probe: Probe) -> None:
 
 def write_died(probe: Probe) -> bool:
     """Whether an exception ended the process; if so, write the `died` record: which, where, and
-    whether a lost connection to other ranks caused it. Python keeps the exception for post-mortem
+    whether it had lost other ranks. Python keeps the exception for post-mortem
     debuggers."""
     if getattr(sys, "last_type", None) is None:
         return False
@@ -112,14 +112,20 @@ def write_died(probe: Probe) -> bool:
         if is_user_file(code.co_filename):
             at = [os.path.abspath(code.co_filename), trace.tb_lineno, code.co_name]
         trace = trace.tb_next
-    lost = getattr(torch.distributed, "DistError", ())
     rank, world, _ = ranks()
     probe.recorder.write(
         "died", t=time.perf_counter_ns(), step=probe.step, rank=rank, world_size=world, at=at,
-        what=type(error).__name__,
-        peers=isinstance(error, lost) or LOST.search(str(error)) is not None,
+        what=type(error).__name__, peers=lost_peers(error),
     )  # fmt: skip
     return True
+
+
+def lost_peers(error: BaseException | None) -> str:
+    """How an exception says that other ranks were lost: "closed" (they ended), "timed out" (they
+    did not come), or ""."""
+    if isinstance(error, getattr(torch.distributed, "DistError", ())) or LOST.search(str(error)):
+        return "timed out" if "imed out" in str(error) else "closed"
+    return ""
 
 
 def watch_profiler(probe: Probe) -> None:

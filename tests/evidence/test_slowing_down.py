@@ -125,6 +125,19 @@ def test_a_growing_phase_that_was_seen_growing_says_so(tmp_path: Path) -> None:
     assert only.grown_frac is not None and only.grown_frac > 0.7
 
 
+def test_neighbours_that_disturb_the_computing_beside_it_do_not_hide_growth(tmp_path: Path) -> None:
+    """They make the backward of some windows of a short run longer."""
+    at = LATE[26:46]
+    noise = random.Random(0)
+    longer = {number: 3 + 4 * noise.random() for number in at}
+
+    def backward_ms(number: int) -> float:
+        return longer[max(begin for begin in at if begin <= number)] if number >= at[0] else 3.0
+
+    found = late(tmp_path, lambda number: 0.1 + 0.0001 * number, backward_ms=backward_ms, at=at)
+    assert [phase.phase for phase in found.phases] == ["after_step"]
+
+
 @pytest.mark.parametrize("length", [700, 4_000, 9_000, 14_000])
 def test_hours_later_what_starts_again_with_each_epoch_is_no_growth(
     length: int, tmp_path: Path

@@ -48,15 +48,17 @@ class Job:
     def steps(self, rank: int, count: int) -> None:
         self.write(rank, "steps", i=0, n=count, s=0, t=1, w="baseline", m=[])
 
-    def died(self, rank: int, what: str, peers: bool) -> None:
+    def died(self, rank: int, what: str, peers: str = "") -> None:
         self.write(
             rank, "died", t=time.perf_counter_ns(), step=59, rank=rank, world_size=self.world,
             what=what, at=AT, peers=peers,
         )  # fmt: skip
 
-    def end(self, rank: int) -> None:
-        self.processes[rank].kill()
-        self.processes[rank].wait()
+    def end(self, *ranks: int) -> None:
+        """Before tdiag looks again."""
+        for rank in ranks:
+            self.processes[rank].kill()
+            self.processes[rank].wait()
         self.ranks.tick()
 
 
@@ -75,8 +77,8 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
 def test_the_rank_whose_own_exception_came_first(job: Job) -> None:
     job.steps(0, 59)
     job.steps(1, 59)
-    job.died(1, "ValueError", peers=False)
-    job.died(0, "RuntimeError", peers=True)
+    job.died(1, "ValueError")
+    job.died(0, "RuntimeError", peers="closed")
     job.end(0)
     assert job.ranks.first_failure() == (
         "rank 1 failed first, after 60 steps: ValueError at train.py:17"
@@ -86,7 +88,7 @@ def test_the_rank_whose_own_exception_came_first(job: Job) -> None:
 def test_a_lost_connection_is_never_the_cause(job: Job) -> None:
     """Rank 0 heard of it before tdiag looked again."""
     job.steps(1, 59)
-    job.died(0, "RuntimeError", peers=True)
+    job.died(0, "RuntimeError", peers="closed")
     job.end(1)
     assert job.ranks.first_failure() == (
         "rank 1 ended first, after 60 steps or more, without a Python error message: it was killed"
@@ -96,9 +98,29 @@ def test_a_lost_connection_is_never_the_cause(job: Job) -> None:
 def test_a_rank_that_the_launcher_killed_is_not_blamed(job: Job) -> None:
     """Rank 1 hung until rank 0 gave up waiting for it."""
     job.steps(1, 59)
-    job.died(0, "RuntimeError", peers=True)
+    job.died(0, "RuntimeError", peers="timed out")
     job.end(0)
     job.end(1)
+    assert job.ranks.first_failure() == ""
+
+
+def test_of_two_ends_in_one_look_the_one_that_did_not_lose_the_other_is_first(job: Job) -> None:
+    job.steps(1, 59)
+    job.died(0, "RuntimeError", peers="closed")
+    job.end(0, 1)
+    assert job.ranks.first_failure().startswith("rank 1 ended first, after 60 steps or more")
+
+
+def test_a_hung_rank_that_was_killed_in_the_same_look_is_not_blamed(job: Job) -> None:
+    job.steps(1, 59)
+    job.died(0, "RuntimeError", peers="timed out")
+    job.end(0, 1)
+    assert job.ranks.first_failure() == ""
+
+
+def test_of_two_silent_ends_in_one_look_none_is_named(job: Job) -> None:
+    job.steps(1, 59)
+    job.end(0, 1)
     assert job.ranks.first_failure() == ""
 
 
@@ -113,7 +135,7 @@ def test_a_rank_that_leaves_early_is_no_crash(job: Job) -> None:
     job.steps(1, 59)
     job.write(1, "finish", t=1, why="exit", residue=None)
     job.end(1)
-    job.died(0, "RuntimeError", peers=True)
+    job.died(0, "RuntimeError", peers="closed")
     assert "without an exception: it called exit, or ran out of data before the others" in (
         job.ranks.first_failure()
     )
@@ -124,8 +146,8 @@ def started_again(job: Job) -> None:
     for rank in range(2):
         job.write(rank, "process", t=1)
         job.steps(rank, 59)
-    job.died(1, "ValueError", peers=False)
-    job.died(0, "RuntimeError", peers=True)
+    job.died(1, "ValueError")
+    job.died(0, "RuntimeError", peers="closed")
     for rank in range(2):
         job.end(rank)
         job.processes[rank] = subprocess.Popen(
@@ -171,8 +193,8 @@ several_machines = pytest.mark.parametrize("job", [4], indirect=True)
 @several_machines
 def test_on_several_machines_the_first_of_this_one_is_named(job: Job) -> None:
     job.steps(1, 59)
-    job.died(1, "ValueError", peers=False)
-    job.died(0, "RuntimeError", peers=True)
+    job.died(1, "ValueError")
+    job.died(0, "RuntimeError", peers="closed")
     job.end(1)
     assert job.ranks.first_failure().startswith(
         "rank 1 failed first of the ranks on this machine, after 60 steps: ValueError"

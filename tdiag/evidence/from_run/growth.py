@@ -120,7 +120,9 @@ def _growing(
         rest = rest if rest.any() else table[:, beside].sum(axis=1)
         # Where all of that takes longer alike, the machine does: other programs, heat.
         part = mine / np.maximum([rest[group].min() for group in groups], 1)
-        if _steady(at, part, half) and not _falls_back(part):
+        grows = slope_of(at, part)[1] > 0 and not _falls_back(part)
+        # Of a disturbance of all phases the part is free, of one of the others the time itself.
+        if grows and (_steady(at, part, half) or _steady(at, mine, half)):
             frac = min(1.0, least / per_step[name]) if per_step.get(name) else None
             late = min(1.0, float(np.median(least * at[half:] / mine[half:])))
             grown.append(PhaseGrowth(phase=name, slope_ns=slope, least_ns=least, most_ns=most,
@@ -129,10 +131,10 @@ def _growing(
 
 
 def _steady(at: npt.NDArray[np.float64], values: Times, half: int) -> bool:
-    """They grow, and in both halves."""
-    slope, least, _ = slope_of(at, values)
+    """Each half grows, too."""
+    slope = slope_of(at, values)[0]
     parts = slice(None, half), slice(half, None)
-    return least > 0 and all(
+    return all(
         len(at[part]) > 2 and slope_of(at[part], values[part])[0] >= HALF_FRAC * slope
         for part in parts
     )
