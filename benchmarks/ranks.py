@@ -10,12 +10,14 @@ the jobs have a planted straggler: one rank, drawn at random, whose every step t
 the step longer, in its loader or in its forward, half of the time because its batches hold
 proportionally more samples. The others' collectives last longer by as much.
 
-Each folder is read twice: first its records, then the digest that this left; both must say the
-same. Found: the report names that rank, that part of the step, and more data where that is the
-reason. Invented: a rank is named in a job without a straggler. Wall time and peak memory are those
-of a process that reads the folder and makes the diagnosis, traces apart.
+The ranks are spread over run directories of 8, as on machines with 8 devices. At its end each of
+these machines' `tdiag run` distils its own ranks; then somebody reads the run. Both are measured,
+and the reading without a digest, which must say the same, up to 1,024 ranks. Found: the report
+names that rank, that part of the step, and more data where that is the reason. Invented: a rank is
+named in a job without a straggler. Wall time and peak memory are those of a process that reads the
+folder and makes the diagnosis, traces apart.
 
-Usage of the child: ``python benchmarks/ranks.py --merge FOLDER``.
+Usage of the children: ``python benchmarks/ranks.py --merge FOLDER``, ``--distil FOLDER``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ import json
 import os
 import random
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,8 @@ NOISE_FRAC = 0.02
 # The report names a rank from 5 % of the step on; ranks that differ by less are balanced.
 BIAS_FRAC = 0.015
 LONGER_FRAC = (0.1, 0.6)
+RANKS_OF_A_MACHINE = 8
+MOST_READ_WHOLE = 1024
 CAUSES = {"data_wait": NEXT_END, "forward": FORWARD_END}
 
 Record = dict[str, Any]
@@ -132,17 +135,36 @@ def marks(
 
 
 def write(folder: Path, source: Source, world: int, planted: Planted | None, seed: int) -> int:
-    """A run directory of ``world`` ranks. Returns the bytes of its events."""
-    (folder / "events").mkdir(parents=True)
-    shutil.copy(source.run / "run.json", folder)
+    """A run directory of ``world`` ranks, one part for each machine. Returns the bytes of its
+    events."""
     chance, written = random.Random(seed), 0
     for rank in range(world):
         records = perturbed(
             source.ranks[min(rank, 1)], rank, world, planted, source.step_ns, chance
         )
+        machine = rank // RANKS_OF_A_MACHINE
+        part = folder / "nodes" / f"node-{machine}" if machine else folder
+        (part / "events").mkdir(parents=True, exist_ok=True)
+        about = json.loads((source.run / "run.json").read_text())
+        (part / "run.json").write_text(json.dumps(about | {"hostname": f"node-{machine}"}))
         text = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
-        written += (folder / "events" / f"{1000 + rank}.jsonl").write_text(text)
+        written += (part / "events" / f"{1000 + rank}.jsonl").write_text(text)
     return written
+
+
+def distil(folder: Path) -> Record:
+    """What each machine does at the end of its run. The costs of the machine that took longest."""
+    from tdiag.evidence.from_run.distil import read_part
+    from tdiag.probe.wire import DIGEST, parts
+
+    seconds, written, largest = [], 0, 0
+    for part in parts(folder):
+        began = time.process_time()
+        of_rank = [p.distilled for p in read_part(Path(part)) if p.distilled]
+        seconds.append(time.process_time() - began)
+        size = (Path(part) / DIGEST).stat().st_size
+        written, largest = written + size, max(largest, size // len(of_rank))
+    return {"cpu_s": max(seconds), "digest": written, "largest": largest}
 
 
 def merge(folder: Path) -> Record:
@@ -187,20 +209,23 @@ def job(source: Source, world: int, number: int, seed: int) -> Record:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         written = write(folder, source, world, planted, chance.randrange(2**32))
-        whole, result = merged(folder), merged(folder)  # the second reads the first one's digest
-        digest = (folder / "digest.msgpack").stat().st_size
+        whole = child("--merge", folder) if world <= MOST_READ_WHOLE else None
+        for digest in folder.rglob("digest.msgpack"):
+            digest.unlink()
+        machine = child("--distil", folder)
+        result = child("--merge", folder)
     costs = {"s", "cpu_s", "mb"}
-    assert {k: v for k, v in result.items() if k not in costs} == {
+    assert whole is None or {k: v for k, v in result.items() if k not in costs} == {
         k: v for k, v in whole.items() if k not in costs
     }, "with the digest as without"
     assert result["ranks"] == world, result
-    about = {"planted": planted, "written": written, "digest": digest, "whole": whole}
+    about = {"planted": planted, "written": written, "whole": whole, "machine": machine}
     return {**result, "judged": judged(result, planted), **about}
 
 
-def merged(folder: Path) -> Record:
+def child(what: str, folder: Path) -> Record:
     done = subprocess.run(
-        [sys.executable, __file__, "--merge", str(folder)],
+        [sys.executable, __file__, what, str(folder)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     result: Record = json.loads(done.stdout)
@@ -211,12 +236,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("--merge", type=Path)
+    parser.add_argument("--distil", type=Path)
     parser.add_argument("--ranks", default="8,64,1024")
     parser.add_argument("--jobs", type=int, default=10, help="of each size, half with a straggler")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.merge:
         print(json.dumps(merge(args.merge)))
+        return
+    if args.distil:
+        print(json.dumps(distil(args.distil)))
         return
     source = Source(args.run)
     print(f"step {source.step_ns / 1e6:.1f} ms, load average {os.getloadavg()[0]:.1f}")
@@ -227,18 +256,27 @@ def main() -> None:
             counts[result["judged"]] += 1
             if result["judged"] not in ("found", "clear"):
                 print(f"  {result['judged']}: {result['planted']}: {result['summary']}")
-        middle = len(results) // 2
         print(f"{world:6} ranks  {counts}")
-        readings = {"first": [r["whole"] for r in results], "with the digest": results}
-        sizes = {"first": "written", "with the digest": "digest"}
+        readings = {
+            "merged": results,
+            "without digests": [r["whole"] for r in results if r["whole"]],
+        }
         for name, of in readings.items():
-            seconds, cpu = (sorted(r[k] for r in of)[middle] for k in ("s", "cpu_s"))
+            if not of:
+                continue
+            seconds, cpu = (sorted(r[k] for r in of)[len(of) // 2] for k in ("s", "cpu_s"))
             print(
                 f"  {name}: {seconds:.2f} s, {cpu:.2f} s on a core"
-                f" ({cpu / world * 1e3:.2f} ms a rank), {max(r['mb'] for r in of):.0f} MB,"
-                f" {results[0][sizes[name]] / world / 1e3:.1f} kB a rank on disk",
-                flush=True,
+                f" ({cpu / world * 1e3:.2f} ms a rank), {max(r['mb'] for r in of):.0f} MB"
             )
+        machines = [r["machine"] for r in results]
+        print(
+            f"  before that on each machine: {max(m['cpu_s'] for m in machines):.2f} s on a core;"
+            f" a rank's digest: {machines[0]['digest'] / world / 1e3:.1f} kB (the largest"
+            f" {max(m['largest'] for m in machines) / 1e3:.1f} kB) of"
+            f" {results[0]['written'] / world / 1e3:.1f} kB of events",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

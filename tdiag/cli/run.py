@@ -199,10 +199,17 @@ def run(
             folder = Path(out) if out else None
             code = run_scaling(scaling, target, options, folder, written, as_json=json, quiet=quiet)
             raise typer.Exit(code)
-        outcome = launch(target, options, out)
+        outcome = launch(target, options, out, _distil)
         _report(outcome, as_json=json, quiet=quiet, written=written, hourly_cost=hourly_cost,
                 try_budget=try_budget if try_ else None, patch=patch)  # fmt: skip
     raise typer.Exit(outcome.code)
+
+
+def _distil(part: Path) -> None:
+    """So that whoever reports on the job need not read all records of this machine's ranks."""
+    from tdiag.evidence.from_run.distil import read_part
+
+    read_part(part)
 
 
 def _report(

@@ -74,19 +74,23 @@ def environment(run_dir: Path, base: Mapping[str, str] = os.environ) -> dict[str
     return {**base, wire.RUN_VARIABLE: str(run_dir), "PYTHONPATH": path}
 
 
-def launch(target: Target, options: RunOptions, out: Path | str | None = None) -> Finished:
-    """Run the program under the probe. ``out``: the run directory, or a URL. Raises TdiagError only
-    before the program starts."""
+def launch(
+    target: Target, options: RunOptions, out: Path | str | None = None,
+    distil: Callable[[Path], None] = lambda part: None,
+) -> Finished:  # fmt: skip
+    """Run the program under the probe. ``out``: the run directory, or a URL. ``distil``: called
+    with this machine's part of a job of several machines, when it is complete. Raises TdiagError
+    only before the program starts."""
     checked = check(target, options.python)
     command = target.command(checked.python or "python")
     if out is None or not remote.is_url(out):
         run_dir = joining.open_run(target, command, Path(out) if out else None)
-        return _Session(target, options, checked, run_dir).run()
+        return _Session(target, options, checked, run_dir, distil).run()
     far = remote.Folder(str(out))
     far.join(target, command)
     try:
         run_dir = rundir.create(target.label(), None)
-        return _Session(target, options, checked, run_dir, far).run()
+        return _Session(target, options, checked, run_dir, distil, far).run()
     except TdiagError:
         far.withdraw()
         raise
@@ -95,10 +99,10 @@ def launch(target: Target, options: RunOptions, out: Path | str | None = None) -
 class _Session:
     def __init__(
         self, target: Target, options: RunOptions, checked: Checked, run_dir: Path,
-        far: remote.Folder | None = None,
+        distil: Callable[[Path], None], far: remote.Folder | None = None,
     ) -> None:  # fmt: skip
         self.options = options
-        self.far = far
+        self.distil, self.far = distil, far
         self.run_dir = run_dir
         self.command = target.command(checked.python or "python")
         self.display = Display(
@@ -225,7 +229,10 @@ class _Session:
         notes += not_watched(self.run_dir)
         self.record.update(end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal)
         self._write_record(notes)
-        shared, awaited, far = joining.shared(self.run_dir), joining.awaited(self.run_dir), self.far
+        shared, far = joining.shared(self.run_dir), self.far
+        if ended.report_wanted and (far or len(wire.parts(shared)) > 1):
+            self._guarded(lambda: self.distil(self.run_dir))
+        awaited = joining.awaited(self.run_dir)
         if far is not None:
             try:
                 awaited = far.leave(self.run_dir, whole=ended.report_wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from tdiag.diagnose import diagnose
 from tdiag.evidence.from_run import event_files, load_run
 from tdiag.probe.wire import DIGEST, EventsFile
 
+from .making import MS
 from .test_late_rank import append, fetches
+from .test_machines import two_machines
 from .test_ranks_of_run import job, ranks_of, reduced, step
 
 JOBS = {
@@ -18,6 +21,19 @@ JOBS = {
     "balanced": (reduced(10, 4, 6), reduced(10, 6, 4), reduced(10, 5, 5)),
     "apart": (step(), step(forward=80), step()),  # one that does not step with the lead
 }
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[EventsFile]:
+    """The events files that are read from now on."""
+    read: list[EventsFile] = []
+    original = event_files.read_process
+
+    def reading(file: EventsFile) -> event_files.Process:
+        read.append(file)
+        return original(file)
+
+    monkeypatch.setattr(event_files, "read_process", reading)
+    return read
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -29,18 +45,11 @@ def test_the_digest_gives_what_the_records_give_without_reading_them(
         append(tmp_path, 100 + number, *fetches([100 + 50 * (number == 1), 120 + number]))
     whole = load_run(tmp_path)
     assert (tmp_path / DIGEST).exists()
-    read: list[str] = []
-    original = event_files.read_process
-
-    def counted(file: EventsFile) -> event_files.Process:
-        read.append(file.name)
-        return original(file)
-
-    monkeypatch.setattr(event_files, "read_process", counted)
+    read = counted(monkeypatch)
     again = load_run(tmp_path)
     assert again == whole
     judged = {"100", "101"} if name == "late" else {"100"}
-    assert set(read) == judged, "the lead, and the rank that the others wait for"
+    assert {file.name for file in read} == judged, "the lead, and the rank the others wait for"
     assert diagnose(again) == diagnose(whole)
 
 
@@ -52,6 +61,27 @@ def test_a_digest_of_other_events_is_not_used(tmp_path: Path) -> None:
     assert (tmp_path / DIGEST).read_bytes() != before
     (tmp_path / DIGEST).write_bytes(b"\xc1 no digest")
     assert ranks_of(load_run(tmp_path)).slowest == 1
+
+
+@pytest.mark.parametrize("wall", [0, 3_000 * MS])
+def test_of_another_machine_only_the_late_rank_is_read(
+    wall: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest has its own clock and process numbers."""
+    whole = two_machines(tmp_path, wall=wall)
+    assert (tmp_path / "nodes" / "b" / DIGEST).exists()
+    read = counted(monkeypatch)
+    assert load_run(tmp_path) == whole
+    assert len(read) == 2
+
+
+def test_a_copied_run_keeps_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload to a bucket changes the files' times."""
+    job(tmp_path / "run", *JOBS["late"])
+    shutil.copytree(tmp_path / "run", tmp_path / "copy", copy_function=shutil.copyfile)
+    read = counted(monkeypatch)
+    load_run(tmp_path / "copy")
+    assert {file.name for file in read} == {"100", "101"}
 
 
 def test_one_process_alone_leaves_no_digest(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run import load_run
-from tdiag.evidence.from_run.digest import Digest
 from tdiag.evidence.from_run.machines import PID_BITS, home_of, read_job
 from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.ranks import Ranks
@@ -106,7 +105,7 @@ def test_rank_0_speaks_for_the_run_wherever_it_is(first: int, tmp_path: Path) ->
 @pytest.mark.parametrize("wall", [0, 3_000 * MS, -40 * MS])
 def test_walls_clocks_that_differ_are_set_by_the_steps(wall: int, tmp_path: Path) -> None:
     two_machines(tmp_path, wall=wall)
-    job = read_job(tmp_path, Digest())
+    job = read_job(tmp_path)
     (mine,), (theirs,) = job.processes, job.elsewhere
     assert abs(int((mine.steps.end - theirs.steps.end).max())) <= 30 * MS
     assert theirs.pid == 100 + (2 << PID_BITS)

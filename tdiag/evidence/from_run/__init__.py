@@ -16,7 +16,6 @@ from tdiag.evidence.from_run.clean import (
     why_none,
 )
 from tdiag.evidence.from_run.counted import make_counted, make_syscalls
-from tdiag.evidence.from_run.digest import Digest, read_digest
 from tdiag.evidence.from_run.dynamo_records import make_compiles
 from tdiag.evidence.from_run.event_files import Process, lead_of
 from tdiag.evidence.from_run.growth import make_slowing_down
@@ -87,8 +86,7 @@ def load_run(run_dir: Path) -> Evidence:
     directory, or one of a newer tdiag.
     """
     read_run(run_dir)
-    kept = read_digest(run_dir)
-    job = read_job(run_dir, kept)
+    job = read_job(run_dir)
     run_dir, processes = job.home, job.processes
     run = read_run(run_dir)
     config = _read_json(run_dir / CONFIG)
@@ -107,7 +105,7 @@ def load_run(run_dir: Path) -> Evidence:
     if lead is None:
         evidence.missing[Steps] = why_none(None, processes)
     else:
-        judged, traced, spans = _add_steps(evidence, job, lead, allowed, kept)
+        judged, traced, spans = _add_steps(evidence, job, lead, allowed)
         evidence.add(
             *make_device_facts(judged),
             *make_setting(lead, processes + job.beside),
@@ -137,9 +135,6 @@ def load_run(run_dir: Path) -> Evidence:
     if run.get("exit_code") and evidence.get(Steps) is None and evidence.notes:
         evidence.missing[Steps] = evidence.notes.pop(0).text  # the program's failure is the reason
     say_capture(evidence, lead, config)
-    if kept.fresh and not job.elsewhere:
-        kept.heads = {process.name: process.head for process in processes}
-        kept.write(run_dir)
     if broken := sum(process.broken_lines for process in processes):
         lines = f"{broken} line{'s' * (broken > 1)}"
         evidence.note("events-unread", f"{lines} of the event file could not be read", "warning")
@@ -151,7 +146,6 @@ def _add_steps(
     job: Job,
     lead: Process,
     allowed: int | None,
-    kept: Digest,
 ) -> tuple[Process, Process, list[Span]]:
     """Add all evidence per clean step. Returns the process that is judged, the process whose trace
     is read (the lead if the judged one has none), and the phases of its traced steps.
@@ -164,7 +158,7 @@ def _add_steps(
         evidence.missing[Steps] = why_none(lead)
         evidence.add(make_step_history(lead, None, {}))
         return lead, lead, []
-    judged = rank_to_judge(evidence, job.home, mine, everyone, kept)
+    judged = rank_to_judge(evidence, job.home, mine, everyone)
     clean, process = judged.clean, judged.process
     if note := DIVIDED.get(judged.boundary):
         evidence.note("step-boundary", note)

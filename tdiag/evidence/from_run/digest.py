@@ -1,22 +1,28 @@
-"""A cache of the facts by which a job's ranks are compared, in the run directory after a first
-reading.
+"""A digest of a machine's ranks, in its run directory: all that a comparison of ranks needs.
 
-Reading the marks of a thousand ranks and cutting them into phases takes 9 s; the compared facts of
-a rank are a few kilobytes. The cache is valid as long as neither the events nor the code that reads
-them change: both are in the key.
+Reading a rank's marks and dividing its steps into phases takes 8 ms, which a thousand ranks make
+9 s; its digest has at most
+32 kB. So each machine's `tdiag run` distils its own
+ranks at the end (``tdiag.evidence.from_run.distil``), and whoever reads the run merges the digests.
+A digest is valid as long as neither the events nor the code that reads them change: both are in the
+key.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import zlib
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from tdiag.evidence.from_run.slices import Ints
+from tdiag.model.threshold import Threshold
 from tdiag.probe.wire import DIGEST, events_files
 
 
@@ -37,80 +43,131 @@ class ProcessHead(msgspec.Struct, frozen=True, array_like=True):
     broken_lines: int
 
 
-class RankDigest(msgspec.Struct, frozen=True, array_like=True):
-    """The compared facts of one rank. Its slices, about 300 kB, are not kept, because there may be
-    a thousand ranks. Each clean step has an entry in ``begins``, ``ends`` and ``comms`` (ns waited
-    in collectives), which are int64 in the machine's byte order."""
+MOST_STEPS = Threshold(
+    900,
+    "steps in a digest",
+    "By measurement (benchmarks/ranks.py): a step takes 20 to 33 bytes, and a rank's digest at most"
+    " 32 kB.",
+)
+TOGETHER = 10  # steps in a row that are kept or left out
 
-    wall_ns: dict[str, float]
-    begins: bytes
-    ends: bytes
-    comms: bytes
+
+class RankSteps(msgspec.Struct, frozen=True, array_like=True):
+    """A rank's steps: columns ``number``, ``begin``, ``end``, and the ns of each phase in
+    ``names``, as compressed int64 in the machine's byte order."""
+
+    steps: int
+    names: tuple[str, ...]
+    packed: bytes
 
     @classmethod
-    def of(cls, wall_ns: dict[str, float], begin: Ints, end: Ints, comm: Ints) -> RankDigest:
-        columns = (np.ascontiguousarray(x, np.int64).tobytes() for x in (begin, end, comm))
-        return cls(wall_ns, *columns)
+    def of(cls, number: Ints, begin: Ints, end: Ints, phases: Mapping[str, Ints]) -> RankSteps:
+        """Of more than ``MOST_STEPS`` every second, fourth, … row of steps is kept: by the steps'
+        numbers, so that all ranks keep the same."""
+        left_out = 1
+        while len(number) > MOST_STEPS * left_out:
+            left_out *= 2
+        kept = number // TOGETHER % left_out == 0
+        # Differences repeat from step to step, and what repeats is compressed well.
+        begin = begin[kept]
+        columns = [number, end, *phases.values()]
+        number, end, *spent = (column[kept] for column in columns)
+        packed = np.stack([number, np.diff(begin, prepend=0), end - begin, *spent])
+        return cls(len(number), tuple(phases), zlib.compress(packed.astype(np.int64).tobytes()))
+
+    def columns(self, shift_ns: int = 0) -> tuple[Ints, Ints, Ints, dict[str, Ints]]:
+        """What it was made of, its times shifted."""
+        table = np.frombuffer(zlib.decompress(self.packed), np.int64).reshape(-1, self.steps)
+        number, apart, duration, *phases = table
+        begin = np.cumsum(apart) + shift_ns
+        return number, begin, begin + duration, dict(zip(self.names, phases, strict=True))
+
+
+class Sums(msgspec.Struct, frozen=True, array_like=True):
+    """Of some values: how many they are, their sum, and the sum of their squares."""
+
+    count: int = 0
+    total: int = 0
+    squares: int = 0
+
+    @classmethod
+    def of(cls, values: Iterable[int]) -> Sums:
+        known = list(values)
+        return cls(len(known), sum(known), sum(value * value for value in known))
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            self.count + other.count, self.total + other.total, self.squares + other.squares
+        )
 
     @property
-    def begin(self) -> Ints:
-        return np.frombuffer(self.begins, np.int64)
+    def mean(self) -> float:
+        return self.total / self.count
 
     @property
-    def end(self) -> Ints:
-        return np.frombuffer(self.ends, np.int64)
-
-    @property
-    def comm(self) -> Ints:
-        return np.frombuffer(self.comms, np.int64)
-
-    @property
-    def step_ns(self) -> float:
-        return sum(self.wall_ns.values())
+    def variance(self) -> float:
+        """Of the mean."""
+        if self.count < 2:
+            return 0.0
+        apart = self.count * self.squares - self.total**2  # in whole numbers, so exact
+        return apart / self.count**2 / (self.count - 1)
 
 
-Batches = tuple[list[float], list[float]]  # samples and bytes of each training batch
+class Batches(msgspec.Struct, frozen=True, array_like=True):
+    """Samples and bytes of a loader's batches."""
+
+    samples: Sums = Sums()
+    bytes: Sums = Sums()
+
+
+class Distilled(msgspec.Struct, frozen=True, array_like=True):
+    """One process. ``steps`` is None if it does not train; ``batches``: of its loaders, by their
+    number."""
+
+    head: ProcessHead
+    steps: RankSteps | None
+    batches: dict[int, Batches]
 
 
 class Digest(msgspec.Struct):
-    """``heads``: by the name of the events file. By rank: ``compared``, None for a rank that does
-    not step with the lead, and ``batches``, if a late rank was explained."""
+    """``processes``: by the name of the events file."""
 
     key: str = ""
-    heads: dict[str, ProcessHead] = {}
-    compared: dict[int, RankDigest | None] = {}
-    batches: dict[int, Batches] = {}
-    fresh: bool = False  # something was added after reading
-
-    def write(self, run_dir: Path) -> None:
-        """Write it if several ranks were compared. A read-only folder stays unchanged."""
-        if not self.fresh or not self.compared:
-            return
-        self.fresh = False
-        beside = run_dir / f"{DIGEST}.{os.getpid()}"
-        with suppress(OSError):
-            beside.write_bytes(msgspec.msgpack.encode(self))
-            beside.replace(run_dir / DIGEST)
+    processes: dict[str, Distilled] = {}
 
 
-def read_digest(run_dir: Path) -> Digest:
-    """Empty if there is none, or if it belongs to other events or other code."""
-    key = _key(run_dir)
+def read_digest(part: Path) -> Mapping[str, Distilled]:
+    """By the events file's name. Empty if there is no digest, or if it belongs to other events or
+    other code."""
     with suppress(OSError, msgspec.MsgspecError):
-        found = msgspec.msgpack.decode((run_dir / DIGEST).read_bytes(), type=Digest)
-        if found.key == key:
-            return found
-    return Digest(key=key)
+        found = msgspec.msgpack.decode((part / DIGEST).read_bytes(), type=Digest)
+        if found.key == _key(part):
+            return found.processes
+    return {}
 
 
-def _key(run_dir: Path) -> str:
-    """Name, size and time of every events file, and the code that reads them."""
+def write_digest(part: Path, processes: dict[str, Distilled]) -> None:
+    """A read-only folder stays unchanged."""
+    beside = part / f"{DIGEST}.{os.getpid()}"
+    with suppress(OSError):
+        beside.write_bytes(msgspec.msgpack.encode(Digest(_key(part), processes)))
+        beside.replace(part / DIGEST)
+
+
+def _key(part: Path) -> str:
+    """Name and size of every events file, which only grows, and the code that reads them. Times are
+    not in it, because a copy or an upload changes them."""
+    hashed = hashlib.sha256(_code())
+    for file in events_files(part):
+        with suppress(OSError):
+            hashed.update(f"{file.name} {Path(file.path).stat().st_size}\n".encode())
+    return hashed.hexdigest()
+
+
+@cache
+def _code() -> bytes:
     hashed = hashlib.sha256()
     package = Path(__file__).parent
     for code in sorted([*package.glob("*.py"), *package.parent.glob("*.py")]):
         hashed.update(code.read_bytes())
-    for file in events_files(run_dir):
-        with suppress(OSError):
-            about = Path(file.path).stat()
-            hashed.update(f"{file.name} {about.st_size} {about.st_mtime_ns}\n".encode())
-    return hashed.hexdigest()
+    return hashed.digest()

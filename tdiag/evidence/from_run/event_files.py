@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tdiag.evidence.from_run import counted_records  # noqa: F401
-from tdiag.evidence.from_run.digest import ProcessHead
+from tdiag.evidence.from_run.digest import Distilled, ProcessHead
 from tdiag.evidence.from_run.records import (
     BoundaryRecord,
+    FetchRecord,
     IteratorRecord,
     LateRecord,
     ProcessRecord,
@@ -55,6 +57,7 @@ class Process:
 
     ``steps`` holds the steps since the last ``boundary`` record: earlier steps are void.
     ``broken_lines``: number of lines that cannot be a record, including a truncated last line.
+    ``distilled``: None if it was not distilled; its times and numbers are those of its machine.
     """
 
     pid: int
@@ -63,6 +66,7 @@ class Process:
     broken_lines: int = 0
     name: str = ""  # its file's name
     away: Away | None = None
+    distilled: Distilled | None = None
 
     def all(self, kind: type[R]) -> list[R]:
         return self.records.get(kind, [])  # type: ignore[return-value]
@@ -119,34 +123,46 @@ class Process:
 
 
 class Unread(Process):
-    """A process whose head is known: its file is read when its records are needed."""
+    """A process that was distilled: its file is read when its records are needed."""
 
-    def __init__(self, file: EventsFile, head: ProcessHead) -> None:
-        self.pid, self.name, self.broken_lines = file.pid, file.name, head.broken_lines
-        self.away = None
-        self._file, self._head = file, head
+    distilled: Distilled
 
-    head = property(lambda self: self._head)
-    rank = property(lambda self: self._head.rank)
-    world_size = property(lambda self: self._head.world_size)
-    evaluates = property(lambda self: self._head.evaluates)
+    def __init__(self, file: EventsFile, distilled: Distilled) -> None:
+        self.pid, self.name = file.pid, file.name
+        self.broken_lines = distilled.head.broken_lines
+        self.away, self.distilled = None, distilled
+        self.file, self.moved = file, _unmoved
+
+    @property
+    def head(self) -> ProcessHead:
+        head, ns = self.distilled.head, self.away.shift_ns if self.away else 0
+        clock_ns = None if head.clock_ns is None else head.clock_ns - ns
+        return replace(
+            head, pid=self.pid, began=head.began + ns, ended=head.ended + ns, clock_ns=clock_ns
+        )
+
+    rank = property(lambda self: self.distilled.head.rank)
+    world_size = property(lambda self: self.distilled.head.world_size)
+    evaluates = property(lambda self: self.distilled.head.evaluates)
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("records", "steps"):
             raise AttributeError(name)
-        read = read_process(self._file)
-        self.records, self.steps = read.records, read.steps
+        read = read_process(self.file)
+        self.records, self.steps = self.moved(read.records, read.steps)
         return getattr(self, name)
 
 
-def read_events(run_dir: Path, heads: Mapping[str, ProcessHead] | None = None) -> list[Process]:
-    """Every process of the run that wrote events; an unreadable file counts as one broken line.
-    ``heads``, by file name: processes whose records are read only when needed."""
-    known = heads or {}
-    return [
-        Unread(file, known[file.name]) if file.name in known else read_process(file)
-        for file in events_files(run_dir)
-    ]
+Records = dict[type[Record], list[Record]]
+
+
+def _unmoved(records: Records, steps: StepTable) -> tuple[Records, StepTable]:
+    return records, steps
+
+
+def read_events(run_dir: Path) -> list[Process]:
+    """Every process of the run that wrote events; an unreadable file counts as one broken line."""
+    return [read_process(file) for file in events_files(run_dir)]
 
 
 def read_process(file: EventsFile) -> Process:
@@ -251,3 +267,15 @@ def workers_of(lead: Process, processes: list[Process]) -> dict[int, tuple[Proce
     """The lead's DataLoader workers: pid → (process, loader id)."""
     loader_of = {pid: it.loader for it in lead.all(IteratorRecord) for pid in it.pids}
     return {p.pid: (p, loader_of[p.pid]) for p in processes if p.pid in loader_of}
+
+
+def fetches_of(
+    process: Process, by_pid: Mapping[int, Process], loaders: Collection[int]
+) -> Iterable[FetchRecord]:
+    """The fetches of these loaders of a process, in the process itself and in its workers."""
+    for fetch in process.all(FetchRecord):
+        if fetch.worker is None and fetch.loader in loaders:
+            yield fetch
+    workers = {p for it in process.all(IteratorRecord) if it.loader in loaders for p in it.pids}
+    for pid in workers & by_pid.keys():
+        yield from (f for f in by_pid[pid].all(FetchRecord) if f.worker is not None)

@@ -9,16 +9,15 @@ every rank's main thread waited for a core.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tdiag.errors import RunError
-from tdiag.evidence.from_run.digest import Digest
+from tdiag.evidence.from_run.digest import Batches, Sums
+from tdiag.evidence.from_run.distil import batches_of
 from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.machine_samples import SYSTEM, queued_fracs
 from tdiag.evidence.from_run.records import (
-    FetchRecord,
-    IteratorRecord,
     LoaderRecord,
     TraceRecord,
     location,
@@ -45,12 +44,11 @@ def late_rank(
     late: Timed,
     everybody: Mapping[int, Process],
     processes: list[Process],
-    kept: Digest,
 ) -> LateRank:
     """Compare the data, the work and the line of ``late`` with those of the other ranks.
     ``everybody``: the training processes, by rank."""
     training = {number for number, role in lead.roles.loaders.items() if role == "train"}
-    samples, batch_bytes = _batches(late.process.rank, everybody, processes, training, kept)
+    samples, batch_bytes = _batches(late.process.rank, everybody, processes, training)
     calls, flops = _work(run_dir, lead.process, late.process, everybody)
     line, line_ns = _line(run_dir, lead, late, everybody, processes)
     return LateRank(
@@ -74,49 +72,36 @@ def _batches(
     everybody: Mapping[int, Process],
     processes: Iterable[Process],
     training: Collection[int],
-    kept: Digest,
 ) -> tuple[Beside | None, Beside | None]:
     """Samples and bytes of a training batch. ``training``: the loaders' numbers."""
     by_pid = {process.pid: process for process in processes}
-    for rank in everybody.keys() - kept.batches.keys():
-        fetches = list(fetches_of(everybody[rank], by_pid, training))
-        samples = [float(f.samples) for f in fetches if f.samples is not None]
-        kept.batches[rank] = samples, [float(f.bytes) for f in fetches if f.bytes is not None]
-        kept.fresh = True
-    by_samples, by_bytes = ({r: kept.batches[r][i] for r in everybody} for i in (0, 1))
-    return _compared(late, by_samples), _compared(late, by_bytes)
-
-
-def fetches_of(
-    process: Process, by_pid: Mapping[int, Process], training: Collection[int]
-) -> Iterable[FetchRecord]:
-    """The fetches of a rank's training loaders, in the process itself and in its workers."""
-    for fetch in process.all(FetchRecord):
-        if fetch.worker is None and fetch.loader in training:
-            yield fetch
-    workers = {p for it in process.all(IteratorRecord) if it.loader in training for p in it.pids}
-    for pid in workers & by_pid.keys():
-        yield from (f for f in by_pid[pid].all(FetchRecord) if f.worker is not None)
-
-
-def _compared(late: int, of_rank: Mapping[int, Sequence[float]]) -> Beside | None:
-    """The late rank's mean and the median of the others' means."""
-    if not of_rank[late]:
-        return None
-    others = [found for rank, found in of_rank.items() if rank != late and found]
-    if not others:
-        return None
-    variance = _variance(of_rank[late]) + statistics.median(map(_variance, others))
-    return Beside(
-        own=statistics.fmean(of_rank[late]),
-        others=statistics.median(map(statistics.fmean, others)),
-        error=variance**0.5,
+    found = {rank: _counted(p, by_pid, training) for rank, p in everybody.items()}
+    return (
+        _compared(late, {rank: batches.samples for rank, batches in found.items()}),
+        _compared(late, {rank: batches.bytes for rank, batches in found.items()}),
     )
 
 
-def _variance(values: Sequence[float]) -> float:
-    """The variance of their mean."""
-    return statistics.variance(values) / len(values) if len(values) > 1 else 0.0
+def _counted(process: Process, by_pid: Mapping[int, Process], training: Collection[int]) -> Batches:
+    """The batches of all its training loaders."""
+    kept = process.distilled.batches if process.distilled else batches_of(process, by_pid)
+    mine = [kept.get(loader, Batches()) for loader in training]
+    return Batches(
+        sum((one.samples for one in mine), Sums()), sum((one.bytes for one in mine), Sums())
+    )
+
+
+def _compared(late: int, of_rank: Mapping[int, Sums]) -> Beside | None:
+    """The late rank's mean and the median of the others' means."""
+    own = of_rank[late]
+    others = [found for rank, found in of_rank.items() if rank != late and found.count]
+    if not own.count or not others:
+        return None
+    return Beside(
+        own=own.mean,
+        others=statistics.median(found.mean for found in others),
+        error=(own.variance + statistics.median(found.variance for found in others)) ** 0.5,
+    )
 
 
 def _dealt_at(process: Process, training: Collection[int]) -> Place | None:

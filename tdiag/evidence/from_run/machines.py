@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from tdiag.evidence.from_run.digest import Digest
+from tdiag.evidence.from_run.distil import read_part
 from tdiag.evidence.from_run.event_files import (
     Away,
     Process,
+    Records,
+    Unread,
     at_the_time_of,
     lead_of,
     nearest_of,
-    read_events,
 )
 from tdiag.evidence.from_run.records import IteratorRecord, ProcessRecord
+from tdiag.evidence.from_run.slices import Ints, StepTable
 from tdiag.probe.wire import RUN, parts
 
 # Linux gives no process a number above 2²² (proc(5), pid_max).
@@ -51,15 +54,15 @@ class Job:
 
 def home_of(run_dir: Path) -> Path:
     """The part with the rank that represents the run; for one machine the run directory itself."""
-    return run_dir if len(parts(run_dir)) == 1 else read_job(run_dir, Digest()).home
+    return run_dir if len(parts(run_dir)) == 1 else read_job(run_dir).home
 
 
-def read_job(run_dir: Path, kept: Digest) -> Job:
-    """``kept``: for a run on one machine, the processes whose records are read only when needed."""
+def read_job(run_dir: Path) -> Job:
+    """All processes of the run, on the clock of the machine that represents it."""
     folders = [Path(part) for part in parts(run_dir)]
     if len(folders) == 1:
-        return Job(run_dir, read_events(run_dir, kept.heads), [], (run_dir,))
-    read = {folder: read_events(folder) for folder in folders}
+        return Job(run_dir, read_part(run_dir), [], (run_dir,))
+    read = {folder: read_part(folder) for folder in folders}
     leads = {folder: lead for folder in folders if (lead := lead_of(read[folder]))}
     home = min(leads, key=lambda f: (leads[f].rank, -leads[f].head.steps), default=run_dir)
     # A restarted job may have its ranks on other machines than before.
@@ -103,34 +106,51 @@ def _shift(home: Process, other: Process) -> int | None:
         return None
     shift = two - one
     # Ranks that wait for each other in each step end the same step at nearly the same time.
-    _, mine, theirs = np.intersect1d(home.steps.number, other.steps.number, return_indices=True)
+    number, ends = _ends(other)
+    _, mine, theirs = np.intersect1d(home.steps.number, number, return_indices=True)
     if not len(mine):
         return shift
-    apart = other.steps.end[theirs] + shift - home.steps.end[mine]
+    apart = ends[theirs] + shift - home.steps.end[mine]
     low, middle, high = np.percentile(apart, (25, 50, 75))
     step = float(np.median(home.steps.durations))
     together = high - low <= step
     return shift - round(middle) if together and abs(middle) > step / 2 else shift
 
 
+def _ends(process: Process) -> tuple[Ints, Ints]:
+    """The numbers of its steps and when they ended."""
+    if process.distilled and process.distilled.steps:
+        number, _, end, _ = process.distilled.steps.columns()
+        return number, end
+    return process.steps.number, process.steps.end
+
+
 def _brought(process: Process, away: Away, number: int) -> Process:
     """``number``: the machine's number."""
     beyond = number << PID_BITS
+    moved = partial(_moved, beyond=beyond, ns=away.shift_ns)
     process.pid += beyond
     process.away = away
-    for records in process.records.values():
-        for record in records:
-            if moment := getattr(record, "t", 0):
-                record.t = moment + away.shift_ns  # type: ignore[attr-defined]
-            if isinstance(record, IteratorRecord):
-                record.pids = [pid + beyond for pid in record.pids]
-            elif isinstance(record, ProcessRecord):
-                record.pid += beyond
-                record.started += away.shift_ns
-                record.import_torch += away.shift_ns
-    steps, ns = process.steps, away.shift_ns
-    process.steps = replace(steps, begin=steps.begin + ns, end=steps.end + ns, at=steps.at + ns)
+    if isinstance(process, Unread):
+        process.moved = moved
+    else:
+        process.records, process.steps = moved(process.records, process.steps)
     return process
+
+
+def _moved(
+    records: Records, steps: StepTable, *, beyond: int, ns: int
+) -> tuple[Records, StepTable]:
+    for record in (record for found in records.values() for record in found):
+        if moment := getattr(record, "t", 0):
+            record.t = moment + ns  # type: ignore[attr-defined]
+        if isinstance(record, IteratorRecord):
+            record.pids = [pid + beyond for pid in record.pids]
+        elif isinstance(record, ProcessRecord):
+            record.pid += beyond
+            record.started += ns
+            record.import_torch += ns
+    return records, replace(steps, begin=steps.begin + ns, end=steps.end + ns, at=steps.at + ns)
 
 
 def host_of(part: Path) -> str:

@@ -17,23 +17,29 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.from_run.digest import Digest, RankDigest
-from tdiag.evidence.from_run.event_files import Process, at_the_time_of, read_events, training_of
-from tdiag.evidence.from_run.late_rank import fetches_of, late_rank, traced_together
+from tdiag.evidence.from_run.distil import distilled_steps
+from tdiag.evidence.from_run.event_files import (
+    Process,
+    at_the_time_of,
+    fetches_of,
+    read_events,
+    training_of,
+)
+from tdiag.evidence.from_run.late_rank import late_rank, traced_together
 from tdiag.evidence.from_run.records import (
     CollectiveRecord,
     DdpRecord,
     location,
 )
-from tdiag.evidence.from_run.slices import COMM, Slices
-from tdiag.evidence.from_run.step_phases import PHASES, phases_per_step
-from tdiag.evidence.from_run.timed import Timed, beside
+from tdiag.evidence.from_run.slices import COMM, Ints, Slices
+from tdiag.evidence.from_run.timed import Timed, beside, clean_beside
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import CollectiveLine, Collectives, Ranks, RankTime
@@ -49,7 +55,7 @@ SAME_STEP_FRAC = Threshold(
 
 
 def rank_to_judge(
-    evidence: Evidence, run_dir: Path, lead: Timed, processes: list[Process], kept: Digest
+    evidence: Evidence, run_dir: Path, lead: Timed, processes: list[Process]
 ) -> Timed:
     """The lead, or the rank that it waits for, which determines every rank's step time. Adds Ranks
     if several ranks step together, and a note that names the rank of the report. ``evidence`` must
@@ -66,7 +72,7 @@ def rank_to_judge(
         return lead
     judged, rank = lead, lead.process.rank
     on_device = environment.device != "cpu"
-    compared = on_devices(run_dir, lead, training) if on_device else together(lead, training, kept)
+    compared = on_devices(run_dir, lead, training) if on_device else together(lead, training)
     if isinstance(compared, str):
         evidence.missing[Ranks] = compared
     elif compared is not None:
@@ -74,7 +80,7 @@ def rank_to_judge(
         evidence.add(ranks)
         if _late(ranks) and ranks.slowest == judged.process.rank:
             everybody = {lead.process.rank: lead.process, **_others(lead.process, training)}
-            evidence.add(late_rank(run_dir, lead, judged, everybody, processes, kept))
+            evidence.add(late_rank(run_dir, lead, judged, everybody, processes))
     who, more = f"rank {judged.process.rank}", f"{others} more process{'es' * (others > 1)} trained"
     if away := [p.away.host for p in training if p.away]:
         more += f", {len(away)} of them on {', '.join(sorted(set(away)))}"
@@ -114,16 +120,32 @@ def _late(ranks: Ranks) -> bool:
     return ranks.waited_ns is not None and ranks.waited_ns >= NOTICEABLE_FRAC * step_ns > 0
 
 
-def together(lead: Timed, processes: Iterable[Process], kept: Digest) -> tuple[Ranks, Timed] | None:
+@dataclass(frozen=True)
+class CleanRank:
+    """A rank in the lead's clean windows: the mean ns of each phase, and of each clean step its
+    begin, end and the ns waited in collectives."""
+
+    wall_ns: dict[str, float]
+    begin: Ints
+    end: Ints
+    comm: Ints
+
+    @property
+    def step_ns(self) -> float:
+        return sum(self.wall_ns.values())
+
+
+def together(lead: Timed, processes: Iterable[Process]) -> tuple[Ranks, Timed] | None:
     """All ranks that step with the lead, and the rank to judge: the one that the others wait for,
-    or the lead if no rank waits noticeably. None if no rank steps with the lead. ``kept``: facts of
-    ranks whose records need not be read."""
+    or the lead if no rank waits noticeably. None if no rank steps with the lead."""
     others = _others(lead.process, processes)
-    ranks = {lead.process.rank: _digest(lead)}
+    own = _compared(lead.process, lead.process)
+    if own is None:
+        return None
+    ranks = {lead.process.rank: own}
     for rank, process in sorted(others.items()):
-        if rank not in kept.compared:
-            kept.compared[rank], kept.fresh = _compared(lead, process), True
-        if (mine := kept.compared[rank]) is not None:
+        mine = _compared(lead.process, process)
+        if mine is not None and abs(mine.step_ns / own.step_ns - 1) <= SAME_STEP_FRAC:
             ranks[rank] = mine
     if len(ranks) < 2:
         return None
@@ -133,28 +155,29 @@ def together(lead: Timed, processes: Iterable[Process], kept: Digest) -> tuple[R
         found = _by_meeting(ranks, by_hand=lead.process.last(DdpRecord) is None)
     late, waited = found.slowest, found.waited_ns
     assert late is not None and waited is not None
-    if late == lead.process.rank or waited < NOTICEABLE_FRAC * _step(lead):
+    if late == lead.process.rank or waited < NOTICEABLE_FRAC * own.step_ns:
         return found, lead
     judged = beside(lead.process, others[late])
     assert judged is not None  # as before
     return found, judged
 
 
-def _compared(lead: Timed, process: Process) -> RankDigest | None:
-    """A rank's facts; None if it does not step with the lead."""
-    mine = beside(lead.process, process)
-    same = mine is not None and abs(_step(mine) / _step(lead) - 1) <= SAME_STEP_FRAC
-    return _digest(mine) if mine is not None and same else None
+def _compared(lead: Process, process: Process) -> CleanRank | None:
+    """None if it has no clean step in the lead's windows."""
+    kept = process.distilled.steps if process.distilled else None
+    shift_ns = process.away.shift_ns if kept and process.away else 0
+    number, begin, end, phases = (kept or distilled_steps(process)).columns(shift_ns)
+    mask = clean_beside(lead, number, begin, end)
+    if mask is None:
+        return None
+    steps = int(mask.sum())
+    wall = {name: int(ns[mask].sum()) for name, ns in phases.items()}
+    comm = phases.get("comm", np.zeros_like(number))
+    wall_ns = {name: ns / steps for name, ns in wall.items() if ns}
+    return CleanRank(wall_ns, begin[mask], end[mask], comm[mask])
 
 
-def _digest(mine: Timed) -> RankDigest:
-    table = phases_per_step(mine.timeline, mine.slices, mine.timeline.ns)
-    clean, steps = mine.clean.mask, mine.process.steps
-    comm = table[clean, PHASES.index("comm")]
-    return RankDigest.of(mine.phases.wall_ns, steps.begin[clean], steps.end[clean], comm)
-
-
-def _by_meeting(ranks: Mapping[int, RankDigest], *, by_hand: bool) -> Ranks:
+def _by_meeting(ranks: Mapping[int, CleanRank], *, by_hand: bool) -> Ranks:
     """From backward's begin until gradients are summed: DistributedDataParallel does this before
     backward ends, a script that sums ``by_hand`` between backward and the optimizer's step."""
     names = ("backward", "optimizer") if by_hand else ("backward",)
@@ -179,7 +202,7 @@ def _by_meeting(ranks: Mapping[int, RankDigest], *, by_hand: bool) -> Ranks:
     return Ranks(ranks=tuple(times), slowest=late, waited_ns=waited, source="baseline")
 
 
-def _by_collectives(ranks: Mapping[int, RankDigest]) -> Ranks:
+def _by_collectives(ranks: Mapping[int, CleanRank]) -> Ranks:
     """From each rank's waiting time in collectives."""
     waits = {rank: mine.wall_ns["comm"] for rank, mine in ranks.items()}
     late = min(waits, key=lambda rank: waits[rank])
@@ -207,7 +230,7 @@ def _by_collectives(ranks: Mapping[int, RankDigest]) -> Ranks:
     )
 
 
-def _step_by_step(ranks: Sequence[RankDigest]) -> npt.NDArray[np.float64] | None:
+def _step_by_step(ranks: Sequence[CleanRank]) -> npt.NDArray[np.float64] | None:
     """Ranks × steps: each rank's waiting time in collectives, for those clean steps of the first
     rank during which the middle of exactly one clean step of every other rank falls. None if these
     are not most steps.
@@ -231,10 +254,6 @@ def _others(lead: Process, processes: Iterable[Process]) -> dict[int, Process]:
         if steps and rank != lead.rank and (rank not in found or steps > found[rank].head.steps):
             found[rank] = process
     return found
-
-
-def _step(mine: Timed) -> float:
-    return sum(mine.phases.wall_ns.values())
 
 
 def by_traces(run_dir: Path, lead: Process, processes: Iterable[Process]) -> Ranks | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import structs
@@ -11,8 +12,8 @@ from msgspec import structs
 from tdiag.evidence.from_run.clean import Clean, beside_frac, blocked_frac, find_clean
 from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, Record, WindowRecord
-from tdiag.evidence.from_run.roles import Roles, assign_roles
-from tdiag.evidence.from_run.slices import Ints, Slices, cut
+from tdiag.evidence.from_run.roles import Mask, Roles, assign_roles
+from tdiag.evidence.from_run.slices import Ints, Slices, StepTable, cut
 from tdiag.evidence.from_run.step_phases import PHASES, make_phases, phase_of_slices
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.median_step import lane
@@ -36,17 +37,15 @@ class Timed:
     phases: Phases
 
 
+Divided: TypeAlias = tuple[str, dict[int, ModuleRecord], Slices, Roles, Ints]
+
+
 def timed(process: Process) -> Timed | None:
     """None if no step is clean (:func:`tdiag.evidence.from_run.clean.why_none`)."""
     clean = find_clean(process)
     if clean is None:
         return None
-    about = process.last(BoundaryRecord)
-    boundary = about.source if about else BY_BATCH
-    timeline = cut(process.steps)
-    modules = {module.id: module for module in process.all(ModuleRecord)}
-    roles = assign_roles(timeline, modules, boundary)
-    slices = phase_of_slices(timeline, roles, boundary)
+    boundary, modules, timeline, roles, slices = divided(process)
     phases = make_phases(timeline, roles, slices, clean.mask, modules)
     step_ns = sum(phases.wall_ns.values())
     if (busy := beside_frac(process, clean)) is not None:
@@ -54,6 +53,17 @@ def timed(process: Process) -> Timed | None:
     if (blocked := blocked_frac(process, clean)) is not None:
         phases = structs.replace(phases, blocked_ns=blocked * step_ns)
     return Timed(process, clean, boundary, modules, timeline, roles, slices, phases)
+
+
+def divided(process: Process) -> Divided:
+    """All steps of the process, clean or not: what ends them, the modules by number, the slices,
+    their roles, and each slice's index into PHASES."""
+    about = process.last(BoundaryRecord)
+    boundary = about.source if about else BY_BATCH
+    timeline = cut(process.steps)
+    modules = {module.id: module for module in process.all(ModuleRecord)}
+    roles = assign_roles(timeline, modules, boundary)
+    return boundary, modules, timeline, roles, phase_of_slices(timeline, roles, boundary)
 
 
 def beside(lead: Process, other: Process) -> Timed | None:
@@ -65,14 +75,30 @@ def beside(lead: Process, other: Process) -> Timed | None:
 
 def in_windows_of(lead: Process, other: Process) -> Process:
     """``other`` with each step assigned to the lead's window at the middle of the step."""
-    middle = (other.steps.begin + other.steps.end) // 2
-    place = np.searchsorted(lead.steps.begin, middle, "right") - 1
-    held = (place >= 0) & (middle < lead.steps.end[place])
-    windows = np.where(held, lead.steps.window[place], SETTLE)
+    steps = _in_windows_of(lead, other.steps)
     records: dict[type[Record], list[Record]] = {**other.records}
     records[WindowRecord] = list(lead.all(WindowRecord))
-    steps = replace(other.steps, window=windows)
     return Process(other.pid, records, steps, name=other.name, away=other.away)
+
+
+def clean_beside(lead: Process, number: Ints, begin: Ints, end: Ints) -> Mask | None:
+    """Of another rank's steps those in the lead's clean windows; None if there are none. On a CPU,
+    where the records of the rank do not matter."""
+    none = np.empty(0, np.int64)
+    marks = dict.fromkeys(("code", "at", "cpu", "arg", "step"), none)
+    steps = StepTable(number=number, begin=begin, end=end, window=none.astype(str), **marks)
+    steps = _in_windows_of(lead, steps)
+    if not steps.inside({BASELINE}).any():
+        return None
+    clean = find_clean(Process(0, {WindowRecord: list(lead.all(WindowRecord))}, steps))
+    return clean.mask if clean else None
+
+
+def _in_windows_of(lead: Process, steps: StepTable) -> StepTable:
+    middle = (steps.begin + steps.end) // 2
+    place = np.searchsorted(lead.steps.begin, middle, "right") - 1
+    held = (place >= 0) & (middle < lead.steps.end[place])
+    return replace(steps, window=np.where(held, lead.steps.window[place], SETTLE))
 
 
 def clean_step(slices: Slices, phases: Ints, clean: Clean) -> Timeline:
