@@ -9,7 +9,7 @@ from tdiag.model.place import Place
 
 # Modules that write logs, as they appear in the innermost frame of a sample.
 WRITERS = re.compile(
-    r"(?<![\w-])(tqdm/|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|loguru/|csv\.py"
+    r"(?<![\w-])(tqdm/|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|loguru/"
     r"|logging/__init__|logging/handlers|json/encoder|json/__init__)|tensorboard"
     r"|(_encode_tile|_save|save) \(PIL/"  # a picture, outside loading
 )

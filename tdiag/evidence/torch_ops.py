@@ -51,14 +51,16 @@ class OpLine(Kind, frozen=True, kw_only=True):
     moved_bytes: float = 0.0
     # Parts of elapsed_ns: constructions (0 in an older run); calls whose result depends only on
     # constants; calls whose result depends only on the batch and on frozen weights; calls whose
-    # result depends on the batch alone; calls that repeat one of the same step on the same tensors;
-    # products of which at most half is used, and what is made of their elements, times the share
-    # that is not used.
+    # result depends on the batch alone; calls that repeat one of the same step on the same tensors,
+    # and those of them in a parametrization (torch.nn.utils.parametrize) of a weight; products of
+    # which at most half is used, and what is made of their elements, times the share that is not
+    # used.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
     of_batch_ns: float = 0.0
     again_ns: float = 0.0
+    parametrized_ns: float = 0.0
     thrown_away_ns: float = 0.0
     # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
     # a "product" or a "difference" of everything with everything.

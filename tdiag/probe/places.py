@@ -98,6 +98,16 @@ def running() -> set[int]:
     return found
 
 
+def calls_through(file: str) -> bool:
+    """Whether a function of a file whose name ends like this runs above this call."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(file):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def reader(frame: FrameType | None, torchs: str) -> FrameType | None:
     """The frame that asks for a tensor's value, found from the frame that calls torch's method. A
     line that formats a tensor asks for it through torch. None if torch, whose folder is ``torchs``,

@@ -102,10 +102,10 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
 
 def _once(top: StackLine) -> Fix:
     return Fix(
-        f"The work{where(top.at)} is done at the start of each epoch. Do it once, before the first"
-        " epoch, and keep the result.",
+        f"The work{where(top.at)} is done at the start of each epoch or trial. Do it once, before"
+        " the first, and keep the result.",
         "review",
-        action="Do the work once, before the first epoch",
+        action="Do the work once, before the first epoch or trial",
         code="loader = make_loader()  # before the loop over epochs",
     )
 

@@ -9,10 +9,12 @@ differ.
 ## Why it is slow
 The keys of an attention projected in each step of a decoder, a mask made in each layer, a network
 evaluated anew for each term of the loss: the result is there already. Each repetition also records
-its own graph, through which the backward pass goes again.
+its own graph, through which the backward pass goes again. A parametrized weight (weight norm,
+an orthogonal weight) is computed at each use: in a recurrence, once in each step.
 
 ## What to do
-Compute it once, keep the result in a variable, and pass it on.
+Compute it once, keep the result in a variable, and pass it on. Parametrized weights are kept
+within `with torch.nn.utils.parametrize.cached():`.
 
 ## How the gain is computed
 Low end: the time of each phase × the repeated calls' share of the time of its calls. High end: that
@@ -27,8 +29,9 @@ from __future__ import annotations
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import backward_share, lines_of_part
@@ -65,7 +68,9 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             ns("their backward", backward, "baseline"),
             count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
         ),
-        fix=Fix(
+        fix=_cached(worst)
+        if worst.parametrized_ns > MAJORITY_FRAC * worst.again_ns
+        else Fix(
             f"Compute what is repeated{where(worst.at)} once in a step, keep the result, and pass"
             " it on.",
             "manual",
@@ -78,6 +83,16 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             (*spent, "backward"),
         ),
         at=worst.at,
+    )
+
+
+def _cached(worst: OpLine) -> Fix:
+    return Fix(
+        f"Compute the parametrized weights used{where(worst.at)} once in a step: run the forward"
+        " pass and the loss within torch.nn.utils.parametrize.cached().",
+        "safe",
+        action="Cache parametrized weights during the forward pass",
+        code="with torch.nn.utils.parametrize.cached():\n    loss = criterion(model(x), y)",
     )
 
 

@@ -62,6 +62,28 @@ def test_a_criterion_that_judges_an_evaluation_is_no_batch_of_it(tmp_path: Path)
     assert phases_of(run.steps(30, step)).eval_batches_per_step == 1.0
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_setting_up_another_trial_is_no_evaluation(loads: bool, tmp_path: Path) -> None:
+    """Each trial of a search reads its data again and trains a new model."""
+
+    def step(run: Run, number: int) -> None:
+        trial = number // 10
+        if number % 10 == 0 and number:
+            run.forward(3, 10 + trial - 1, train=False, grad=False)
+            run.gap(50)
+        if loads:
+            run.batch(4)
+        run.forward(4, 10 + trial)
+        run.backward(5)
+        run.update(2)
+
+    run = Run(tmp_path)
+    loader(run)
+    found = in_ms(run.steps(30, step))
+    assert found["evaluation"] == pytest.approx(3 * 2 / 30, rel=0.1)
+    assert found["after_step"] == pytest.approx(50 * 2 / 30, rel=0.1)
+
+
 def test_evaluation_that_records_gradients_is_measured_as_such(tmp_path: Path) -> None:
     def step(run: Run, number: int) -> None:
         if number % 10 == 9:

@@ -64,3 +64,22 @@ def test_what_is_repeated(tmp_path: Path, made: str) -> None:
 )
 def test_what_is_not(tmp_path: Path, made: str) -> None:
     assert share(tmp_path, made) < 0.2
+
+
+PARAMETRIZED = SCRIPT.replace(
+    "self.body, self.key = nn.Linear(64, 64), nn.Linear(64, 64)",
+    "self.body = nn.Linear(64, 64)\n"
+    "        self.key = nn.utils.parametrizations.orthogonal(nn.Linear(64, 64, bias=False))",
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [("sum(self.key(x + n) for n in range(20))", True), ("self.key(x) + self.body(h)", False)],
+)
+def test_a_parametrized_weight_is_computed_at_each_use(
+    made: str, found: bool, tmp_path: Path
+) -> None:
+    code = PARAMETRIZED.format(made=made)
+    share = share_of_line(tmp_path, code, 11, lambda x: min(x.again_ns, x.parametrized_ns))
+    assert (share > 0.5) is found

@@ -109,6 +109,9 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
             else 0.0,
             thrown_away_ns=line.thrown_away / line.elapsed * time_of(line) if line.elapsed else 0.0,
             again_ns=line.again / line.elapsed * time_of(line) if line.elapsed else 0.0,
+            parametrized_ns=line.parametrized / line.elapsed * time_of(line)
+            if line.elapsed
+            else 0.0,
             contracted_ns=line.contracted / line.elapsed * time_of(line) if line.elapsed else 0.0,
             contraction=line.contraction,
         )

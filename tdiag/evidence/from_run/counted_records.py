@@ -29,6 +29,7 @@ class OpsLine(msgspec.Struct):
     frozen: float = 0
     of_batch: float = 0
     again: float = 0
+    parametrized: float = 0
     thrown_away: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}

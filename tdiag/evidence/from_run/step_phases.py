@@ -152,6 +152,8 @@ class _Gaps:
         as_next = np.where(np.isin(index, self.holders), MODEL, role)
         roles_after = np.concatenate([as_next, [START]])
         phases: Ints = self.table[roles_before[position], roles_after[position]]
+        over = np.append(_starts_over(self.timeline.arg[index], role), False)[position]
+        phases[over & (roles_before[position] == EVAL_MODEL)] = _NUMBER["after_step"]
         return phases
 
     def fill_closures(self, phases: Ints) -> None:
@@ -169,6 +171,17 @@ class _Gaps:
         line_search = started & (before == GRADIENT) & (after == MODEL)
         chosen = nested & ~line_search
         phases[inside[chosen]] = self.table[before[chosen], after[chosen]]
+
+
+def _starts_over(arg: Ints, role: Ints) -> Mask:
+    """For each region, whether it is the first training call of a model, or the batch for it:
+    another trial or fold begins."""
+    calls = np.flatnonzero(role == MODEL)
+    _, first = np.unique(arg[calls] >> MODULE_SHIFT, return_index=True)
+    begins = np.append(np.isin(np.arange(len(calls)), first), False)
+    following = np.searchsorted(calls, np.arange(len(role)))
+    over: Mask = np.isin(role, (BATCH, MODEL)) & begins[following]
+    return over
 
 
 def phases_per_step(timeline: Slices, phases: Ints, values: Ints) -> Ints:

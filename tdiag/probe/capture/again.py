@@ -68,7 +68,17 @@ class Again:
         known = self.numbers.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == tensor._version:
             return known[2]
-        return self._new(tensor)
+        base = tensor._base if plain(tensor) else None
+        if base is None or len(self.calls) >= MOST_TRACKED:
+            return self._new(tensor)
+        # A view that no call made (``x.mT``) is what it shows of its base.
+        key = ("view", self._number(base), tensor.dtype, tensor.is_conj(), tensor.shape,
+               tensor.stride(), tensor.storage_offset())  # fmt: skip
+        if key not in self.calls:
+            self.calls[key] = (self._new(tensor),)
+        (number,) = self.calls[key]
+        self._keep(tensor, number)
+        return number
 
     def _new(self, tensor: Any) -> int:
         self.last += 1

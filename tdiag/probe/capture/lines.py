@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
-    "frozen", "of_batch", "again", "thrown_away", "moved_again", "moved_bytes",
+    "frozen", "of_batch", "again", "parametrized", "thrown_away", "moved_again", "moved_bytes",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -60,7 +60,7 @@ class LineCalls:
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
         self.constructed = self.constant = self.contracted = self.frozen = self.of_batch = 0
-        self.again = self.thrown_away = 0
+        self.again = self.parametrized = self.thrown_away = 0
         self.moved_again = self.moved_bytes = 0
         self.contraction = ""
         self.turns: set[int] = set()
