@@ -125,6 +125,16 @@ def with_backward(call: Callable[..., Any], *given: Any) -> Callable[[], None]:
     return lambda: call(*made).square().mean().backward()
 
 
+def summed_of_pairs(x: Any) -> Any:
+    """For each value the sum of the exponentials of all that are not larger."""
+    apart = x.detach()
+    return ((apart <= apart[:, None]).float() @ x.exp()).log()
+
+
+def summed_of_sorted(x: Any) -> Any:
+    return torch.logcumsumexp(x[torch.argsort(x.detach())], 0)
+
+
 @measures(
     td721_broadcast_then_summed__CONTRACTED_LOW="least",
     td721_broadcast_then_summed__CONTRACTED_HIGH="most",
@@ -138,6 +148,11 @@ def contractions() -> Figures:
             )),
             with_backward(torch.matmul, torch.randn(rows, wide), torch.randn(wide, out)),
         )  # fmt: skip
+    for rows in (512, 2048):
+        figures[f"comparison of {rows}"] = times_as_fast(
+            with_backward(summed_of_pairs, torch.randn(rows)),
+            with_backward(summed_of_sorted, torch.randn(rows)),
+        )
     for rows, wide in ((64, 32), (64, 64), (256, 32), (256, 128)):
         figures[f"distance of {rows}, {wide} wide"] = times_as_fast(
             with_backward(lambda x, y: (x[:, None] - y).pow(2).sum(2), *(

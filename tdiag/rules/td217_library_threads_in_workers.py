@@ -2,19 +2,22 @@
 
 ## What it measures
 In each worker's fetches: the CPU time of all its threads compared with that of the fetching thread,
-and how many threads it has that Python did not start; and the numbers of workers and of cores.
+and how many threads it has that Python did not start; and the numbers of workers and of cores. If
+the training thread waits for cores that its workers have, torch's threads in training count, too.
 
 ## Why it is slow
 torch limits its own threads to one in each worker. OpenCV, NumPy's OpenBLAS, MKL and numexpr do not
 follow: each starts a pool of as many threads as the machine has cores, in every worker. The pools
-share the cores, and a call ends only with its last thread; meanwhile the others spin.
+share the cores, and a call ends only with its last thread; meanwhile the others spin. On a CPU they
+also spin on the cores that the training computes with.
 
 ## What to do
 Give every library one thread in each worker: the workers already use all cores.
 
 ## How the gain is computed
-From the data wait. High end: all of it, because the time that one thread would need cannot be seen
-while threads spin. Low end: half of the pools' share of the workers' CPU time.
+From the data wait, and from the computing time that the workers' cores cost. High end: all of it,
+because the time that one thread would need cannot be seen while threads spin. Low end: half of the
+pools' share of the workers' CPU time.
 
 ## When this advice is wrong
 With few workers on many cores, pools may use cores that would idle: the rule reports only if the
@@ -26,16 +29,18 @@ from __future__ import annotations
 
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, count, held, ns, where
+from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, Abstain, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import MS, at, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
+from tdiag.rules.own_workers import computing_lost
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent, plural
 
@@ -60,6 +65,8 @@ def check(
     phases: Phases | None,
     threads: Threads | None,
     stacks: Stacks | None,
+    roof: Roof | None,
+    work: Work | None,
 ) -> Found | None:
     system = share_of_rank(system, threads)
     fed = feed_of(budget, loaders, phases, system)
@@ -74,6 +81,9 @@ def check(
     share = pool / (pool + _own_cpu(loader)) if pool else 0.0
     each = loader.pool_threads + 1
     together = loader.num_workers * each
+    least, most = computing_lost(budget, system, fed, threads, roof, work)
+    training = threads.intra_op if threads and least else 0
+    together += training
     if share < POOL_FRAC or not loader.pool_threads or together <= system.cores_allowed:
         return None
     lines = top_fetch_lines(fed.loader, stacks)
@@ -81,9 +91,9 @@ def check(
     waiting = held(budget, *DATA_WAIT)
     return Found(
         summary=(
-            f"{plural(loader.num_workers, 'worker')} run {each} threads each,"
-            f" {together} threads on {plural(round(system.cores_allowed, 2), 'available core')}:"
-            f" {percent(share)} of their CPU time is spent in threads that a library started."
+            f"{_run(loader.num_workers, each)}{f', training {training}' if training else ''}:"
+            f" {together} threads on {plural(round(system.cores_allowed, 2), 'available core')}."
+            f" {percent(share)} of the workers' CPU time goes to threads that a library started."
         ),
         evidence=(
             count("num_workers", loader.num_workers, "probe"),
@@ -92,17 +102,27 @@ def check(
             ns("CPU time of a fetch, its own thread", _own_cpu(loader), "fetch"),
             ns("CPU time of a fetch, other threads", pool, "fetch"),
             ns("waiting for data, per step", waiting, "baseline"),
+            *(
+                [ns("computing waits for a core that a worker has", least, "system")]
+                if least
+                else ()
+            ),
         ),
         fix=_fix(loader, place, {line.library for line in lines}),
         gain=Gain(
-            waiting * share * LOW_END_FRAC,
-            waiting,
-            "high end: no data wait is left, if the threads mostly spin; low end: half of the"
-            " pools' share of the CPU time.",
-            DATA_WAIT,
+            (waiting + least) * share * LOW_END_FRAC,
+            waiting + most,
+            "high end: no data wait is left"
+            + (", and computing has the cores to itself" if least else "")
+            + ", if the threads mostly spin; low end: half of the pools' share of the CPU time.",
+            (*DATA_WAIT, *MODEL_PHASES) if least else DATA_WAIT,
         ),
         at=place,
     )
+
+
+def _run(workers: int, each: int) -> str:
+    return f"{workers} workers run {each} threads each" if workers > 1 else f"A worker runs {each}"
 
 
 def _own_cpu(loader: Loader) -> float:

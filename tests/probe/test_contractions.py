@@ -10,13 +10,14 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 
 from .harness import watch_code
 
+EACH, COMPARED = "weight.flatten()[:600]", "comparison"
 SCRIPT = """
 import torch
 from torch import nn
 weight = nn.Parameter(torch.randn(64, 64))
 optimizer = torch.optim.SGD([weight], lr=0.001)
 for step in range(100_000):
-    x = torch.randn(32, 64)
+    x, t = torch.randn(32, 64), torch.randn(600)
     y = {made}
     optimizer.zero_grad()
     (y.sum() + weight.sum()).backward()
@@ -40,6 +41,13 @@ def line_of(folder: Path, made: str) -> OpLine:
         ("(x[:, None] - weight).pow(2).sum(-1)", "difference"),
         ("(x[:, None] - weight).abs().sum(dim=-1)", "difference"),
         ("(x[:, None] - weight).norm(dim=-1)", "difference"),
+        (
+            f"torch.logsumexp(({EACH}).expand(600, 600).masked_fill(t < t[:, None], -9.0), 1)",
+            COMPARED,
+        ),
+        (f"(~(t < t[:, None]) * ({EACH})).sum(dim=1)", COMPARED),
+        (f"(t[:, None] <= t).float() @ ({EACH})", COMPARED),
+        (f"(t[:, None] <= t).sum(1) * ({EACH})", COMPARED),
     ],
 )
 def test_spread_and_summed(tmp_path: Path, made: str, kind: str) -> None:
@@ -55,6 +63,9 @@ def test_spread_and_summed(tmp_path: Path, made: str, kind: str) -> None:
         "(x * weight[0]).sum(1)",
         "(x[:, :, None] * weight).relu().sum(1)",
         "(x[:, :, None] * weight).sum()",
+        f"torch.softmax(torch.outer(t, {EACH}).masked_fill(t < t[:, None], -9.0), 1)",  # attention
+        f"(torch.outer(t, {EACH}) * (t < t[:, None])).sum(1)",  # values of all pairs
+        f"(t[:, None] <= t[:9]).sum(1) * ({EACH})",
     ],
 )
 def test_what_one_call_does_not_replace(tmp_path: Path, made: str) -> None:

@@ -47,6 +47,19 @@ def test_many_cores_may_have_many_threads() -> None:
     assert judged(cores) is None
 
 
+def test_one_worker_that_takes_the_trainings_cores_counts_beside_its_threads() -> None:
+    """A pool of two threads on two cores, which two threads of torch need, too."""
+    worker = {"num_workers": 1, "pool_threads": 1, "pool_cpu_ns": 55.0 * MS}
+    idle = system(cores_allowed=2.0, cores_machine=2, cores_used=1.9, training_queued_frac=0.0)
+    assert judged(idle, threads(2, worker_intra_op=1), **worker) is None
+    busy = replace(idle, training_queued_frac=0.3)
+    found = judged(busy, threads(2, worker_intra_op=1), **worker)
+    assert isinstance(found, Finding)
+    assert "A worker runs 2, training 2: 4 threads on 2 available cores." in found.summary
+    waits = next(m for m in found.evidence if m.name.startswith("computing waits"))
+    assert waits.value == pytest.approx(0.3 * 15 * MS)  # of forward and backward
+
+
 def test_torchs_own_threads_in_workers_are_another_rules() -> None:
     assert judged(threads(4, worker_intra_op=4)) is None
     assert isinstance(judged(threads(4, worker_intra_op=1)), Finding)

@@ -1,7 +1,9 @@
-"""Broadcast products and differences that are summed right away.
+"""Broadcast products, differences and comparisons that are summed right away.
 
 ``(x[:, :, None] * w).sum(1)`` is a matrix product, ``(x[:, None] - y).pow(2).sum(-1)`` a matrix of
-distances: a single call computes either without writing the large intermediate tensor.
+distances: a single call computes either without writing the large intermediate tensor. What a
+comparison of all pairs, ``t[:, None] < t``, selects of one row of values for a sum, sorting and a
+cumulative sum give as well; what it counts, sorting alone.
 """
 
 from __future__ import annotations
@@ -16,25 +18,43 @@ from .frozen_weights import MOST_TRACKED, tensors_in
 if TYPE_CHECKING:
     from .lines import LineCalls
 
-PRODUCT, DIFFERENCE = "product", "difference"
+PRODUCT, DIFFERENCE, COMPARISON = "product", "difference", "comparison"
 SPREADS = {
     "mul": PRODUCT, "__mul__": PRODUCT, "__rmul__": PRODUCT, "multiply": PRODUCT,
     "sub": DIFFERENCE, "__sub__": DIFFERENCE, "__rsub__": DIFFERENCE, "subtract": DIFFERENCE,
+    **dict.fromkeys(
+        ("lt", "le", "gt", "ge", "__lt__", "__le__", "__gt__", "__ge__", "less", "less_equal",
+         "greater", "greater_equal"), COMPARISON,
+    ),
 }  # fmt: skip
-# Calls on a difference before it is summed.
-POWERS = {"pow", "__pow__", "square", "abs"}
-SUMS = {PRODUCT: {"sum"}, DIFFERENCE: {"sum", "norm", "vector_norm", "linalg_vector_norm"}}
+# Calls on it before it is summed.
+BETWEEN = {
+    PRODUCT: set(),
+    DIFFERENCE: {"pow", "__pow__", "square", "abs"},
+    COMPARISON: {
+        "__invert__", "logical_not", "float", "double", "to", "type", "masked_fill", "where", "mul",
+        "__mul__", "__rmul__",
+    },
+}  # fmt: skip
+SUMS = {
+    PRODUCT: {"sum"},
+    DIFFERENCE: {"sum", "norm", "vector_norm", "linalg_vector_norm"},
+    COMPARISON: {"sum", "mean", "logsumexp", "__matmul__", "matmul", "mv"},
+}
 # Elements of a tensor; with fewer, a single call gained little or nothing.
-FEWEST = 1 << 16
+FEWEST = {PRODUCT: 1 << 16, DIFFERENCE: 1 << 16, COMPARISON: 1 << 18}
 LARGER = 8  # times its inputs: smaller results come from a bias or a mask, not from all pairs
+
+
+# A large tensor: weak reference, kind, and the calls that made it, each with its line and time.
+Spread = tuple[Any, str, tuple[tuple["LineCalls", int], ...]]
 
 
 class Contractions:
     """One per window ``ops``."""
 
     def __init__(self) -> None:
-        # id of a large tensor → weak reference, kind, line, time of the calls so far
-        self.spread: dict[int, tuple[Any, str, LineCalls, int]] = {}
+        self.spread: dict[int, Spread] = {}  # by id
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, elapsed: int
@@ -42,19 +62,37 @@ class Contractions:
         """A call returned; ``line`` made it."""
         if not isinstance(result, torch.Tensor) or not args:
             return
-        before = self.spread.get(id(args[0]))
-        known = before is not None and before[0]() is args[0]
-        if before is not None and known and name in SUMS[before[1]]:
-            if kwargs.get("dim", args[1] if len(args) > 1 else None) is not None:
-                before[2].contracted += before[3] + elapsed
-                before[2].contraction = before[1]
-        elif before is not None and known and name in POWERS and before[1] == DIFFERENCE:
-            self._keep(result, DIFFERENCE, before[2], before[3] + elapsed)
+        given = list(tensors_in(args, kwargs))
+        large = [x for value in given if (x := self.spread.get(id(value))) and x[0]() is value]
+        if len(large) == 1:
+            self._used(name, args, kwargs, given, result, large[0], (line, elapsed))
         elif name in SPREADS:
-            most = max((value.numel() for value in tensors_in(args, kwargs)), default=0)
+            most = max((value.numel() for value in given), default=0)
             if result.numel() >= LARGER * max(most, 1):
-                self._keep(result, SPREADS[name], line, elapsed)
+                self._keep(result, SPREADS[name], ((line, elapsed),))
 
-    def _keep(self, result: Any, kind: str, line: LineCalls, elapsed: int) -> None:
-        if len(self.spread) < MOST_TRACKED and result.numel() >= FEWEST:
-            self.spread[id(result)] = weakref.ref(result), kind, line, elapsed
+    def _used(
+        self, name: str, args: Any, kwargs: Any, given: list[Any], result: Any, large: Spread,
+        call: tuple[LineCalls, int],
+    ) -> None:  # fmt: skip
+        """A call with one large tensor."""
+        mine, kind, calls = large[0](), large[1], (*large[2], call)
+        if not all(_row(value) for value in given if value is not mine):
+            return
+        along = kwargs.get("dim", args[1] if len(args) > 1 else None) is not None
+        if name in BETWEEN[kind]:
+            self._keep(result, kind, calls)
+        elif name in SUMS[kind] and args[0] is mine and along:
+            for line, elapsed in calls:
+                line.contracted += elapsed
+                line.contraction = kind
+
+    def _keep(self, result: Any, kind: str, calls: tuple[tuple[LineCalls, int], ...]) -> None:
+        if len(self.spread) < MOST_TRACKED and result.numel() >= FEWEST[kind]:
+            self.spread[id(result)] = weakref.ref(result), kind, calls
+
+
+def _row(values: torch.Tensor) -> bool:
+    """Whether these are the values of one row, or a number, also if they are expanded over all
+    pairs."""
+    return sum(n > 1 and step != 0 for n, step in zip(values.shape, values.stride())) <= 1
