@@ -114,6 +114,27 @@ class Pictures(Kind, frozen=True, kw_only=True):
     to: tuple[int, int] | None
 
 
+class Container(Kind, frozen=True, kw_only=True):
+    """A list, tuple, dict or set that a dataset holds: its attribute, type, number of items, and
+    the type of the first one."""
+
+    attribute: str
+    type: str
+    items: int
+    item_type: str
+
+
+class WorkerMemory(Kind, frozen=True, kw_only=True):
+    """Memory that each worker of a training loader wrote and shares with no other process: at the
+    end, and how much more that is than ``seconds`` before. Means over the workers, bytes."""
+
+    loader: int
+    workers: int
+    private_bytes: float
+    grown_bytes: float
+    seconds: float
+
+
 class Loader(Kind, frozen=True, kw_only=True):
     """One DataLoader and its fetches in the clean window. Means are per fetched batch.
 
@@ -172,6 +193,7 @@ class Loader(Kind, frozen=True, kw_only=True):
     sampler_len: int | None = None
     made: int = 1  # how many equal DataLoaders this line made one after another
     sampler_class: str = ""  # class that chooses the samples; "" = unknown
+    containers: tuple[Container, ...] = ()  # large ones, which the dataset holds
     pictures: Pictures | None = None  # None if Pillow decoded no JPEG
 
     @property

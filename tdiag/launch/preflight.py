@@ -117,8 +117,7 @@ def _executable(name: str, what: str) -> str:
     path = Path(name)
     if path.exists() and (os.sep in name or what == "command"):
         why = "is a directory" if path.is_dir() else "is not executable"
-        hint = f"tdiag run {name} runs a Python script" if name.endswith(".py") else "chmod +x it"
-        raise LaunchError(f"{name} {why}", "" if path.is_dir() else hint, CANNOT_EXECUTE)
+        raise LaunchError(f"{name} {why}", "" if path.is_dir() else "chmod +x it", CANNOT_EXECUTE)
     raise LaunchError(f"{what}: {name} not found" if what != "command" else
                       f"{name}: command not found", "", NOT_FOUND)  # fmt: skip
 

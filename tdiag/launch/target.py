@@ -1,6 +1,7 @@
 """What to launch, parsed from `tdiag run`'s command line.
 
-Three forms: ``script.py args…``, ``-m package.module args…`` and ``-- any launcher …``.
+Three forms: ``script.py args…``, ``-m package.module args…`` and ``-- any launcher …``. After
+``--`` a Python file that cannot be executed is a script, and ``-m`` a module, as without it.
 tdiag's own options may appear anywhere before ``--``; every other word after the script is the
 script's. Of three ambiguous cases, two are decided by the script's own source:
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import shutil
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -146,7 +148,12 @@ def _after_dashes(target: Target | None, rest: list[str], usual: str) -> Target:
         return replace(target, args=(*target.args, *rest))
     if not rest:
         raise UsageError("nothing to run after --", f"{usual} -- torchrun train.py")
-    return Target("launcher", rest[0], tuple(rest[1:]))
+    name, *args = rest
+    if name == "-m" and args:
+        return Target("module", args[0], tuple(args[1:]))
+    if name.endswith(".py") and not shutil.which(name):
+        return Target("script", name, tuple(args))
+    return Target("launcher", name, tuple(args))
 
 
 MOST_FILES = 100  # a parser is near its script; a whole monorepo is not searched

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from . import places
+from .containers import containers_of
 from .models import finite, nbytes, plain, strided_sample
 from .patches import Patches, hidden
 from .pictures import DecodeWatch
@@ -319,6 +320,7 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         "dataset_class": _class_name(dataset),
         "dataset_at": places.definition(read),
         "dataset_len": length(dataset),
+        "containers": containers_of(dataset),
         "sampler_len": _pass_length(loader),
         "sampler_at": _sampler_at(loader),
         "sampler_class": type(loader.sampler).__name__,

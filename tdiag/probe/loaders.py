@@ -340,7 +340,7 @@ class LoaderWatch:
 
 def _like(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two descriptions of loaders are equal but for their lengths."""
-    lengths = ("dataset_len", "sampler_len")
+    lengths = ("dataset_len", "sampler_len", "containers")
     return all(one[key] == other[key] for key in one if key not in lengths)
 
 

@@ -2,7 +2,8 @@
 
 Hooks on every submodule would cost too much, and hooks on the user's objects would be pickled with
 them. So the *class* of each outermost module is watched. It is discovered during warm-up, by a
-``Module.__call__`` that is removed while the outermost call runs.
+``Module.__call__`` that is removed while the outermost call runs. Afterwards the classes of these
+modules' own parts are watched as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.loss import _Loss
 
-from . import places
+from . import dynamo, places
 from .boundary import is_compiling
 from .patches import RETURNS, hidden
 from .record import MOST_VALUES, here, wall_ns
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .core import Probe
     from .inspection import Inspection
 
+MOST_PARTS = 16  # classes of a model's parts; each of their calls costs a fraction of a microsecond
 MOST_MODULES = 64  # described individually; a loss created every step must not fill the disk
 
 _KNOWN = [(0, 0)] * 4  # for a module created every step, whose calls are not described
@@ -53,7 +55,19 @@ class ModuleWatch:
 
     def install(self) -> None:
         self._discover(True)
-        self.probe.when_warm(lambda: self._discover(False))
+        self.probe.when_warm(self._discovered)
+
+    def _discovered(self) -> None:
+        """The parts of a model may be called by themselves later: an evaluation of the encoder.
+        With compiled graphs alive they stay as they are, because graphs may hold their calls."""
+        self._discover(False)
+        if dynamo.compiled_frames():
+            return
+        models = [model for known in self.alive.values() if (model := known()) is not None]
+        parts = {type(part) for model in models for part in model.children()}
+        for kind in sorted(parts, key=lambda kind: kind.__qualname__)[:MOST_PARTS]:
+            if not kind.__module__.startswith("torch."):
+                self._watch_class(kind)
 
     def _discover(self, on: bool) -> None:
         """Switch discovery on or off by changing one class attribute; nothing else is visible."""

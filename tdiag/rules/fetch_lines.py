@@ -211,19 +211,24 @@ def fetch_samples(fed: Feed, stacks: Stacks) -> int:
 
 def _of_dataset(line: StackLine, loader: Loader, stacks: Stacks) -> StackLine | None:
     others = [x.at for x in stacks.training if x.phase != "data_wait"]
-    if not takes_batches(line.at, loader, others):
+    if not takes_batches(line.at, loader, others, line.leaf):
         return line
     if _TORCH_LOADING.search(line.leaf):
         return None
     return replace(line, at=loader.created_at or Place(file="", line=0))
 
 
-def takes_batches(at: Place, loader: Loader | None, training: Sequence[Place]) -> bool:
+def takes_batches(
+    at: Place, loader: Loader | None, training: Sequence[Place], leaf: str = ""
+) -> bool:
     """Whether the line asks the loader for batches: its function also has one of the ``training``
-    lines, or its text is a loop or ``next()``."""
+    lines, or its text is a loop or ``next()``. A loop that is itself the innermost frame (``leaf``)
+    asks nobody: it goes over a file or a list."""
     dataset = loader.dataset_at if loader else None
     if dataset is not None and same_function(at, dataset):
         return False
     if at.function and any(same_function(at, other) for other in training):
         return True
+    if leaf and leaf.partition(" (")[0] == at.function:
+        return False
     return bool(_TAKES_BATCHES.search(linecache.getline(*at.spot)))

@@ -26,6 +26,9 @@ COMMAND_LINES = {
     "--profiling -- torchrun --nproc-per-node 2 t.py --profiling": (
         ["--profiling"], "launcher", "torchrun", ["--nproc-per-node", "2", "t.py", "--profiling"],
     ),
+    "--profiling -- train.py --steps 9": (["--profiling"], "script", "train.py", ["--steps", "9"]),
+    "--profiling -- -m pkg.train -x": (["--profiling"], "module", "pkg.train", ["-x"]),
+    "-- /bin/sh run.sh": ([], "launcher", "/bin/sh", ["run.sh"]),
     "train.py --help": ([], "script", "train.py", ["--help"]),
     "--profiling --help": (["--profiling", "--help"], "script", "", []),
     "--wrong train.py": (["--wrong"], "script", "train.py", []),
@@ -110,3 +113,12 @@ def test_a_parser_in_a_module_beside_the_script_counts(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch, options\nfrom package import cli\n")
     assert declared_options(script) == {"--steps", "--out", "--quiet"}
+
+
+def test_a_python_file_that_can_be_executed_is_a_launcher(tmp_path: Path) -> None:
+    """It may name another interpreter in its first line."""
+    script = tmp_path / "train.py"
+    script.write_text("#!/usr/bin/env python3\n")
+    assert split(["--", str(script)], OWN)[1].kind == "script"
+    script.chmod(0o700)
+    assert split(["--", str(script)], OWN)[1].kind == "launcher"

@@ -43,6 +43,9 @@ def share(folder: Path, made: str) -> float:
     [
         "sum(self.key(x) for _ in range(20))",
         "sum(self.key(x).sin().sort().values for _ in range(20))",
+        "sum(nn.functional.relu(self.key(x), inplace=True).sin().sort().values for _ in range(20))",
+        "sum(self.key(x.contiguous()).sin().sort().values for _ in range(20))",
+        "sum(self.key(x).mul_(2).sin().sort().values for _ in range(20))",
         "sum((torch.arange(64) * x).sort().values.sort().values for _ in range(20))",
     ],
 )

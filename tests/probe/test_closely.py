@@ -83,6 +83,23 @@ def test_a_stream_is_read_by_its_own_iter() -> None:
     assert told["dataset_at"][0] == __file__ and told["dataset_at"][2] == "__iter__"
 
 
+def test_large_containers_of_python_objects_are_told_by_their_attribute() -> None:
+    class Mine(torch.utils.data.Dataset[int]):
+        def __init__(self) -> None:
+            self.names = {n: str(n) for n in range(100_000)}
+            self.pairs = [(n, n) for n in range(200_000)]
+            self.few, self.array = [1.0] * 10, torch.zeros(200_000)
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    told = fetches.describe_loader(torch.utils.data.DataLoader(Mine()), None)
+    assert told["containers"] == [
+        ["pairs", "list", 200_000, "tuple"],
+        ["names", "dict", 100_000, "str"],
+    ]
+
+
 class Collator:
     def __call__(self, samples: list[int]) -> torch.Tensor:
         return torch.tensor(samples)

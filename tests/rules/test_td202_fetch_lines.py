@@ -46,3 +46,13 @@ def test_a_loop_is_told_by_its_text_where_another_function_trains(tmp_path: Path
     taking = replace(stack(1, 0.6, LOADING, "data_wait", "fit"), at=at(1, "fit", str(script)))
     found = run(starved(IMAGE_FOLDER, ONE_CORE).add(stacks((taking,))))["TD202"]
     assert found.location is not None and found.location.line == 41
+
+
+def test_a_loop_of_the_datasets_own_is_no_loop_over_a_loader(tmp_path: Path) -> None:
+    """It goes over the lines of a file, below ``__getitem__``."""
+    script = tmp_path / "genome.py"
+    script.write_text("for line in file:\n    parts.append(line)\n")
+    going = stack(1, 0.6, "fetch_sequence (src/genome.py)", "data_wait", "fetch_sequence")
+    mine = replace(going, at=at(1, "fetch_sequence", str(script)))
+    found = run(starved(CPU_FETCH, ONE_CORE).add(stacks((mine,))))["TD202"]
+    assert found.location is not None and found.location.file == str(script)

@@ -80,6 +80,27 @@ def test_the_tree_is_the_programs_and_counters_grow(
     assert machine["gpus"] is not None or machine["gpus_missing"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs the kernel's file")
+def test_what_a_child_wrote_itself_is_told_from_what_it_shares(
+    program: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """It does not grow its resident memory: pages that a fork shares are resident in both."""
+    assert program.stdout is not None
+    worker = program.stdout.readline().strip()
+    path = tmp_path / "system.jsonl"
+    sampler = SystemSampler(path, program.pid)
+
+    def private() -> int:
+        sampler.next_scan_s = 0.0
+        sampler.sample()
+        return int(lines(path)[-1]["private"].get(worker, 0))
+
+    wait_for(lambda: private() > 50 << 20)
+    last = lines(path)[-1]
+    assert last["private"][worker] <= last["procs"][worker][1]
+    assert str(program.pid) not in last["private"]
+
+
 def test_a_child_that_has_gone_is_left_out(program: subprocess.Popen[str], tmp_path: Path) -> None:
     assert program.stdout is not None and program.stdin is not None
     worker = int(program.stdout.readline())

@@ -19,7 +19,7 @@ from tdiag.evidence.from_run.counted import make_counted, make_syscalls
 from tdiag.evidence.from_run.dynamo_records import make_compiles
 from tdiag.evidence.from_run.event_files import Process, lead_of
 from tdiag.evidence.from_run.growth import make_slowing_down
-from tdiag.evidence.from_run.loader_fetches import make_loaders
+from tdiag.evidence.from_run.loader_fetches import make_loaders, make_worker_memory
 from tdiag.evidence.from_run.machine_samples import (
     SYSTEM,
     make_history,
@@ -174,6 +174,8 @@ def _add_steps(
     )
     if slowing := make_slowing_down(judged):
         evidence.add(slowing)
+    if memory := make_worker_memory(job.home / SYSTEM, process, judged.roles.loaders):
+        evidence.add(memory)
     if collectives := make_collectives(process, judged.timeline, clean):
         evidence.add(collectives)
     queued = queued_frac(process, clean)

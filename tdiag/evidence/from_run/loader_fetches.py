@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
 
-from tdiag.evidence.feeding import BatchField, Loader, Loaders, PaddedField, Pictures, Shrunk
+from tdiag.evidence.feeding import (
+    BatchField,
+    Container,
+    Loader,
+    Loaders,
+    PaddedField,
+    Pictures,
+    Shrunk,
+    WorkerMemory,
+)
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.event_files import Process, workers_of
+from tdiag.evidence.from_run.machine_samples import private_memory
 from tdiag.evidence.from_run.records import (
     FetchRecord,
     Field,
@@ -50,6 +62,28 @@ def _fetches(lead: Process, processes: list[Process]) -> dict[int, list[FetchRec
     return found
 
 
+def make_worker_memory(
+    system: Path, lead: Process, roles: Mapping[int, str]
+) -> WorkerMemory | None:
+    """``system``: the samples of its machine. None if no worker of a training loader was seen
+    three times, or if the rank is on another machine."""
+    training = {loader for loader, role in roles.items() if role == "train"}
+    made = [it for it in lead.all(IteratorRecord) if it.loader in training and it.pids]
+    for iterator in [] if lead.away else reversed(made):
+        seen = private_memory(system, iterator.pids)
+        # The first sample may have caught a worker that was still starting.
+        known = [samples[1:] for samples in seen.values() if len(samples) > 2]
+        if known:
+            return WorkerMemory(
+                loader=iterator.loader,
+                workers=len(iterator.pids),
+                private_bytes=fmean(samples[-1][1] for samples in known),
+                grown_bytes=fmean(samples[-1][1] - samples[0][1] for samples in known),
+                seconds=fmean(samples[-1][0] - samples[0][0] for samples in known) / 1e9,
+            )
+    return None
+
+
 def _in_window(fetches: list[FetchRecord], clean: Clean) -> list[FetchRecord]:
     """Fetches that ended in the clean window; those of the whole run if the queue held enough
     batches for the whole window."""
@@ -75,6 +109,10 @@ def _loader(
         dataset_class=about.dataset_class,
         dataset_at=location(about.dataset_at),
         dataset_len=about.dataset_len,
+        containers=tuple(
+            Container(attribute=name, type=kind, items=items, item_type=of)
+            for name, kind, items, of in about.containers
+        ),
         sampler_len=about.sampler_len,
         made=max(1, sum(it.new for it in iterators)),
         sampler_class=about.sampler_class,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,6 +53,7 @@ class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     t: int
     procs: dict[str, tuple[int, int, int | None]] = {}
     queued: dict[str, int] = {}
+    private: dict[str, int] = {}
     others: dict[str, tuple[int, int | None, int, str, bool | None]] = {}
     busy_ns: int = 0
     ram_available: int | None = None
@@ -129,6 +130,16 @@ def queued_fracs(path: Path, spans: Sequence[tuple[int, int]]) -> dict[int, floa
         return {}
     first, last = used.samples[0].queued, used.samples[-1].queued
     return {int(pid): (last[pid] - first[pid]) / used.wall_ns for pid in last if pid in first}
+
+
+def private_memory(path: Path, pids: Collection[int]) -> dict[int, list[tuple[int, int]]]:
+    """pid → [(when, bytes that the process has written and shares with no other), …], in order."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for sample in read_system(path)[1]:
+        for pid in pids:
+            if (kept := sample.private.get(str(pid))) is not None:
+                found.setdefault(pid, []).append((sample.t, kept))
+    return found
 
 
 def mean_device_use(path: Path, spans: Sequence[tuple[int, int]]) -> float | None:

@@ -82,6 +82,7 @@ class LoaderRecord(Record):
     dataset_class: str = ""
     dataset_at: At = None
     dataset_len: int | None = None
+    containers: list[tuple[str, str, int, str]] = []
     sampler_len: int | None = None
     sampler_at: At = None
     sampler_class: str = ""

@@ -2,7 +2,7 @@
 
 Tensors get numbers, as compilers number values: equal numbers mean equal contents. A call on the
 same numbers as an earlier one of the same step gives its results the same numbers, so that a whole
-chain of calls is recognised. Random calls, and whatever a call changes in place, get new numbers.
+chain of calls is recognised; so is what a call changes in place. Random calls get new numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from ..models import plain
 from .constants import PLAIN
-from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, changes, flat, tensors_in
+from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, flat, tensors_in
 
 if TYPE_CHECKING:
     from ..core import Probe
@@ -40,33 +40,38 @@ class Again:
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
         given = list(tensors_in(args, kwargs))
         recorded = any(value.requires_grad for value in made)
-        anew = changes(name) or name in RANDOM or name in DROPOUTS
-        key = None if anew else self._key(name, args, kwargs, recorded)
+        key = None
+        if name not in RANDOM and name not in DROPOUTS:
+            key = self._key(name, args, kwargs, recorded, {id(value) for value in made})
         before = None if key is None else self.calls.get(key)
         if before is not None and len(before) == len(made):
             for value, number in zip(made, before, strict=True):
                 self._keep(value, number)
             return bool(given) and bool(made)
-        found = tuple(self._new(value) for value in made)
+        found = tuple(self._number(value) for value in made)  # x.contiguous() may be x
         if key is not None and len(self.calls) < MOST_TRACKED:
             self.calls[key] = found
         return False
 
-    def _key(self, name: str, args: Any, kwargs: Any, recorded: bool) -> Any:
-        """None if an argument is neither a tensor nor a plain value."""
+    def _key(
+        self, name: str, args: Any, kwargs: Any, recorded: bool, made: set[int]
+    ) -> Any:  # fmt: skip
+        """None if an argument is neither a tensor nor a plain value. ``made``: ids of the results;
+        an argument among them was changed in place."""
         parts: list[Any] = [name, recorded]
         for value in flat((*args, *kwargs.items())):
             if isinstance(value, torch.Tensor):
-                parts.append(self._number(value))
+                parts.append(self._number(value, changes=id(value) in made))
             elif isinstance(value, PLAIN):
                 parts.append(repr(value))
             else:
                 return None
         return tuple(parts)
 
-    def _number(self, tensor: Any) -> int:
+    def _number(self, tensor: Any, changes: int = 0) -> int:
+        """``changes``: the most changes of its contents since it had the number."""
         known = self.numbers.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == tensor._version:
+        if known and known[0]() is tensor and 0 <= tensor._version - known[1] <= changes:
             return known[2]
         base = tensor._base if plain(tensor) else None
         if base is None or len(self.calls) >= MOST_TRACKED:
