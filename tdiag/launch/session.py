@@ -227,11 +227,11 @@ class _Session:
                 f" ended it: {'; '.join(self.watchdog.ended)}"
             )
         notes += not_watched(self.run_dir)
-        self.record.update(end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal)
-        self._write_record(notes)
         shared, far = joining.shared(self.run_dir), self.far
         if ended.report_wanted and (far or len(wire.parts(shared)) > 1):
-            self._guarded(lambda: self.distil(self.run_dir))
+            self._guarded(lambda: self.distil(self.run_dir))  # whoever reads the end finds it
+        self.record.update(end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal)
+        self._write_record(notes)
         awaited = joining.awaited(self.run_dir)
         if far is not None:
             try:

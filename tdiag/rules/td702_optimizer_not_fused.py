@@ -26,6 +26,8 @@ fused form accepts them.
 
 from __future__ import annotations
 
+import re
+
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.sampled import CallTrees
@@ -85,6 +87,7 @@ ADAM_PASSES = Threshold(
 SGD_PASSES = Threshold(
     0.37, "of the kernels' time", f"{_PASSES} SGD with momentum 8 and 5; 1 − 5 ÷ 8 = 0.375."
 )
+_TORCH = re.compile(r"(^|/)torch/")
 # Optimizers of torch with a fused form.
 FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 # Adagrad's fused form is only for the CPU (torch.optim.Adagrad's documentation).
@@ -162,13 +165,14 @@ def check(
 
 
 def updating_frac(trees: CallTrees) -> float:
-    """The share of the training thread's samples in torch's optimizers, without the user's
-    functions that these call (a closure, hooks and, in Lightning's step, callbacks)."""
+    """The share of the training thread's samples in torch's optimizers, without what these call
+    outside torch: a closure, hooks and, in Lightning's step, the whole training step."""
     inside: list[bool] = []
     share = 0.0
     for frame in trees.training:
         above = frame.parent >= 0 and inside[frame.parent]
-        inside.append(not frame.user and (above or "torch/optim/" in frame.file))
+        torchs = not frame.user and _TORCH.search(frame.file) is not None
+        inside.append(torchs and (above or "torch/optim/" in frame.file))
         if inside[-1] != above:
             share += frame.frac if inside[-1] else -frame.frac
     return share

@@ -53,12 +53,14 @@ def check(
     if budget.has_device:
         return None  # the host's clock does not show the calls' time on a device
     torchs = {x.at.spot for x in stacks.training if TORCHS in x.leaf}
-    own = {x.at.spot for x in stacks.training} - torchs
+    # A line with calls in other phases is a framework's whole loop.
+    loops = {x.at.spot for x in ops.lines if x.phase != "optimizer"}
+    own = {x.at.spot for x in stacks.training} - torchs - loops
     lines = [x for x in ops.lines if x.phase == "optimizer"]
     whole = sum(x.elapsed_ns for x in lines)
     functions: Counter[tuple[str, str]] = Counter()
     for line in lines:
-        if line.at.spot not in torchs:
+        if line.at.spot not in torchs | loops:
             functions[line.at.file, line.at.function] += round(line.elapsed_ns)
     if not whole or not functions:
         return None

@@ -135,14 +135,16 @@ def test_clipping_is_no_part_of_the_update() -> None:
 def test_callbacks_inside_a_frameworks_step_are_no_update(
     updates: float, expected_ms: float | None
 ) -> None:
-    """Lightning calls `on_before_optimizer_step` within torch's step: 6 of 20 ms."""
+    """Lightning calls backward and `on_before_optimizer_step` within torch's step: 6 of 20 ms."""
     torchs, lightnings = "/lib/torch/optim/adam.py", "/lib/lightning/trainer.py"
     frames = (
         CallFrame(name="main", file="/me/train.py", line=9, parent=-1, frac=1.0, user=True),
         CallFrame(name="Adam.step", file=torchs, line=0, parent=0, frac=0.5, user=False),
         CallFrame(name="call", file=lightnings, line=0, parent=1, frac=0.5 - updates, user=False),
-        CallFrame(name="before_step", file="/me/train.py", line=90, parent=2, frac=0.5 - updates,
+        CallFrame(name="before_step", file="/me/train.py", line=90, parent=2, frac=0.4 - updates,
                   user=True),
+        CallFrame(name="backward", file="/lib/torch/_tensor.py", line=0, parent=2, frac=0.1,
+                  user=False),
     )  # fmt: skip
     step = budget(forward=6, backward=8, optimizer=6)
     clean = replace(phases(forward=6, backward=8, optimizer=6), update_ns=6.0 * MS)
