@@ -58,9 +58,12 @@ class ModuleWatch:
         self.probe.when_warm(self._discovered)
 
     def _discovered(self) -> None:
+        self._discover(False)
+        self.probe.guard(self._watch_parts)()
+
+    def _watch_parts(self) -> None:
         """The parts of a model may be called by themselves later: an evaluation of the encoder.
         With compiled graphs alive they stay as they are, because graphs may hold their calls."""
-        self._discover(False)
         if dynamo.compiled_frames():
             return
         models = [model for known in self.alive.values() if (model := known()) is not None]

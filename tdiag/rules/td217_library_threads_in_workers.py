@@ -122,7 +122,8 @@ def check(
 
 
 def _run(workers: int, each: int) -> str:
-    return f"{workers} workers run {each} threads each" if workers > 1 else f"A worker runs {each}"
+    many = workers > 1
+    return f"{workers} workers run {each} threads each" if many else f"A worker runs {each} threads"
 
 
 def _own_cpu(loader: Loader) -> float:

@@ -39,6 +39,7 @@ class SystemSampler:
         self.next_scan_s = 0.0
         self.gpus = Gpus(environment)
         self.others = Others()
+        self.forks: dict[int, bool] = {}
         self.private: dict[str, int] = {}  # at the last search, not yet written
         self.writing = True
         self._write(self._machine())
@@ -113,11 +114,22 @@ class SystemSampler:
             self.others.scan(set(self.tree))
         self.private = {
             str(pid): kept
-            for pid in self.tree
-            if pid != self.root.pid and (kept := _private(pid)) is not None
+            for pid, process in self.tree.items()
+            if self._forked(process) and (kept := _private(pid)) is not None
         }
         cost = time.perf_counter() - began
         self.next_scan_s = began + cost / SCAN_SHARE
+
+    def _forked(self, process: psutil.Process) -> bool:
+        """Whether it is a copy of its parent, such as a DataLoader's worker. A rank is not: walking
+        its memory would hold up its allocations."""
+        if process.pid not in self.forks:
+            with contextlib.suppress(psutil.Error):
+                parent = self.tree.get(process.ppid())
+                self.forks[process.pid] = (
+                    parent is not None and process.cmdline() == parent.cmdline()
+                )
+        return self.forks.get(process.pid, False)
 
     def _write(self, record: dict[str, Any]) -> None:
         try:

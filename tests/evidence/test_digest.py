@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tdiag.diagnose import diagnose
-from tdiag.evidence.from_run import event_files, load_run
+from tdiag.evidence.from_run import distil, event_files, load_run
+from tdiag.evidence.from_run.digest import key_of, read_digest
 from tdiag.probe.wire import DIGEST, EventsFile
 
 from .making import MS
@@ -61,6 +62,23 @@ def test_a_digest_of_other_events_is_not_used(tmp_path: Path) -> None:
     assert (tmp_path / DIGEST).read_bytes() != before
     (tmp_path / DIGEST).write_bytes(b"\xc1 no digest")
     assert ranks_of(load_run(tmp_path)).slowest == 1
+
+
+def test_events_that_grow_while_they_are_read_void_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job still runs."""
+    original = distil.read_events
+
+    def growing(part: Path) -> list[event_files.Process]:
+        found = original(part)
+        append(part, 101, {"kind": "dispatch", "op_ns": 1.0, "grad_op_ns": 2.0})
+        return found
+
+    monkeypatch.setattr(distil, "read_events", growing)
+    job(tmp_path, *JOBS["late"])
+    assert (tmp_path / DIGEST).exists()
+    assert read_digest(tmp_path, key_of(tmp_path)) == {}
 
 
 @pytest.mark.parametrize("wall", [0, 3_000 * MS])

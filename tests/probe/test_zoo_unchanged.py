@@ -60,6 +60,8 @@ def run_started(entry: Entry, folder: Path) -> Both:
     ) as watched:  # fmt: skip
         plain = run_plainly(entry, STEPS)
         out, err = watched.communicate(timeout=200)
+    if "Signal 6 (SIGABRT)" in plain.stderr:  # torch's, when a gloo thread outlives Python
+        plain = run_plainly(entry, STEPS)
     return (plain.returncode, plain.stdout, plain.stderr), Watched(
         watched.returncode, out, err, run_dir, read(run_dir)
     )

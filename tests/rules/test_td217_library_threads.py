@@ -55,7 +55,7 @@ def test_one_worker_that_takes_the_trainings_cores_counts_beside_its_threads() -
     busy = replace(idle, training_queued_frac=0.3)
     found = judged(busy, threads(2, worker_intra_op=1), **worker)
     assert isinstance(found, Finding)
-    assert "A worker runs 2, training 2: 4 threads on 2 available cores." in found.summary
+    assert "A worker runs 2 threads, training 2: 4 threads on 2 available cores." in found.summary
     waits = next(m for m in found.evidence if m.name.startswith("computing waits"))
     assert waits.value == pytest.approx(0.3 * 15 * MS)  # of forward and backward
 

@@ -136,25 +136,24 @@ class Digest(msgspec.Struct):
     processes: dict[str, Distilled] = {}
 
 
-def read_digest(part: Path) -> Mapping[str, Distilled]:
-    """By the events file's name. Empty if there is no digest, or if it belongs to other events or
-    other code."""
+def read_digest(part: Path, key: str) -> Mapping[str, Distilled]:
+    """By the events file's name. Empty if there is no digest with this key."""
     with suppress(OSError, msgspec.MsgspecError):
         found = msgspec.msgpack.decode((part / DIGEST).read_bytes(), type=Digest)
-        if found.key == _key(part):
+        if found.key == key:
             return found.processes
     return {}
 
 
-def write_digest(part: Path, processes: dict[str, Distilled]) -> None:
-    """A read-only folder stays unchanged."""
+def write_digest(part: Path, key: str, processes: Mapping[str, Distilled]) -> None:
+    """``key``: from before the events were read. A read-only folder stays unchanged."""
     beside = part / f"{DIGEST}.{os.getpid()}"
     with suppress(OSError):
-        beside.write_bytes(msgspec.msgpack.encode(Digest(_key(part), processes)))
+        beside.write_bytes(msgspec.msgpack.encode(Digest(key, dict(processes))))
         beside.replace(part / DIGEST)
 
 
-def _key(part: Path) -> str:
+def key_of(part: Path) -> str:
     """Name and size of every events file, which only grows, and the code that reads them. Times are
     not in it, because a copy or an upload changes them."""
     hashed = hashlib.sha256(_code())

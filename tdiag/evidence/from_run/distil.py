@@ -10,6 +10,7 @@ from tdiag.evidence.from_run.digest import (
     Distilled,
     RankSteps,
     Sums,
+    key_of,
     read_digest,
     write_digest,
 )
@@ -29,7 +30,8 @@ from tdiag.probe.wire import events_files
 def read_part(part: Path) -> list[Process]:
     """Every process of this run directory that wrote events. If several train, they are distilled
     first, unless that has been done, and their records are read only when needed."""
-    kept = read_digest(part)
+    key = key_of(part)
+    kept = read_digest(part, key)
     if not kept:
         processes = read_events(part)
         training = training_of(processes)
@@ -37,7 +39,7 @@ def read_part(part: Path) -> list[Process]:
             return processes
         by_pid = {process.pid: process for process in processes}
         kept = {p.name: _distilled(p, by_pid, p in training) for p in processes}
-        write_digest(part, kept)
+        write_digest(part, key, kept)
     return [Unread(file, kept[file.name]) for file in events_files(part) if file.name in kept]
 
 

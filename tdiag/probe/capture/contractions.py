@@ -95,4 +95,6 @@ class Contractions:
 def _row(values: torch.Tensor) -> bool:
     """Whether these are the values of one row, or a number, also if they are expanded over all
     pairs."""
+    if values.layout is not torch.strided:
+        return False
     return sum(n > 1 and step != 0 for n, step in zip(values.shape, values.stride())) <= 1
