@@ -74,10 +74,22 @@ def check(
             " array (NumPy, a tensor, pyarrow) instead of Python objects.",
             "review",
             action="Keep the samples in an array instead of Python objects",
-            code=f"self.{largest.attribute} = np.array(self.{largest.attribute})",
+            code=_code(largest),
         ),
         at=loader.dataset_at,
     )
+
+
+def _code(largest: Container) -> str:
+    """ "" where NumPy would make an array of Python objects."""
+    name = f"self.{largest.attribute}"
+    plain = largest.type in ("list", "tuple") and largest.item_type in (
+        "bool",
+        "int",
+        "float",
+        "str",
+    )
+    return f"{name} = np.array({name})" if plain else ""
 
 
 def _holds(loader: Loader, largest: Container) -> str:

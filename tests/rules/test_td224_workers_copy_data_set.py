@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.feeding import Loaders, WorkerMemory
+from tdiag.evidence.feeding import Container, Loaders, WorkerMemory
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import GB, MB, system
@@ -28,7 +28,21 @@ def test_the_container_is_named_with_the_copied_memory() -> None:
     found = judged()
     assert isinstance(found, Finding)
     assert "Photos.samples is a list of 8,000,000 Python objects (tuple)" in found.summary
-    assert found.speedup is None and "np.array(self.samples)" in found.fix.code
+    assert found.speedup is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "item", "code"),
+    [
+        ("list", "str", "self.samples = np.array(self.samples)"),
+        ("list", "tuple", ""),  # an array of Python objects is copied as well
+        ("dict", "str", ""),
+    ],
+)
+def test_only_numbers_and_strings_are_told_to_be_an_array(kind: str, item: str, code: str) -> None:
+    held = Container(attribute="samples", type=kind, items=8_000_000, item_type=item)
+    found = judged(containers=(held,))
+    assert isinstance(found, Finding) and found.fix.code == code
 
 
 @pytest.mark.parametrize(

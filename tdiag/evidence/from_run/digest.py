@@ -1,11 +1,9 @@
 """A digest of a machine's ranks, in its run directory: all that a comparison of ranks needs.
 
-Reading a rank's marks and dividing its steps into phases takes 8 ms, which a thousand ranks make
-9 s; its digest has at most
-32 kB. So each machine's `tdiag run` distils its own
-ranks at the end (``tdiag.evidence.from_run.distil``), and whoever reads the run merges the digests.
-A digest is valid as long as neither the events nor the code that reads them change: both are in the
-key.
+Reading a rank's marks and dividing its steps into phases takes 6 to 9 ms, so 6 to 9 s for a
+thousand ranks; its digest has at most 32 kB. So each machine's `tdiag run` distils its own ranks at
+the end (``tdiag.evidence.from_run.distil``), and whoever reads the run merges the digests. A digest
+is valid as long as neither the events nor the code that reads them change: both are in the key.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class ProcessHead(msgspec.Struct, frozen=True, array_like=True):
 MOST_STEPS = Threshold(
     900,
     "steps in a digest",
-    "By measurement (benchmarks/ranks.py): a step takes 20 to 33 bytes, and a rank's digest at most"
+    "By measurement (benchmarks/ranks.py): a step takes 31 to 34 bytes, so a rank's digest at most"
     " 32 kB.",
 )
 TOGETHER = 10  # steps in a row that are kept or left out
