@@ -234,8 +234,10 @@ def _cost_of(finding: Finding, evidence: Evidence, budget: Budget) -> float:
         high = max(0.0, high - _collected_while_waiting(evidence, budget))
     on_host_only = finding.components == ("optimizer",) and not budget.has_device
     if finding.cls == "overhead" and on_host_only and _can_price(evidence):
-        # An update whose calls take longer than empty calls does work, fused or not.
-        high = min(high, FIXED_COST_FACTOR * fixed_cost(evidence, {"optimizer"}))
+        # An update whose calls take longer than empty calls does work, fused or not. Python outside
+        # torch calls, in a callback of a framework's step for example, does none of it.
+        fixed = FIXED_COST_FACTOR * fixed_cost(evidence, {"optimizer"})
+        high = min(high, fixed + _outside_calls(evidence, "optimizer"))
     return high
 
 
@@ -320,6 +322,16 @@ def fixed_cost(evidence: Evidence, phases: set[str]) -> float:
     if ops is None or dispatch is None:
         return 0.0
     return dispatch.least_ns(x for x in ops.lines if x.phase in phases)
+
+
+def _outside_calls(evidence: Evidence, phase: str) -> float:
+    """The phase's clean time that its counted torch calls do not take, ns per step; 0 if none of
+    its calls was counted."""
+    ops, phases = evidence.get(Ops), evidence.get(Phases)
+    called = sum(x.elapsed_ns for x in ops.lines if x.phase == phase) if ops else 0.0
+    if phases is None or not called:
+        return 0.0
+    return max(0.0, phases.wall_ns.get(phase, 0.0) - called)
 
 
 def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> None:

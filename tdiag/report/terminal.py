@@ -170,7 +170,7 @@ def _block(block: Block, section: Section, page: Page) -> RenderableType:
     if isinstance(block, Line):
         text = _sentence(replace(block, label=""), page)
         if block.label:
-            text.append("  ").append(inert(block.label), QUIET)
+            text.append("  ").append(prose(block.label), QUIET)  # may list all rules
         return Padding(text, (0, 1, 0, 4 if section.id == "findings" else 2))
     if isinstance(block, Item):
         return _item(block, page) if block.number else _brief(block, page)

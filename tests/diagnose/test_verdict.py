@@ -209,6 +209,16 @@ def test_an_update_that_works_is_no_overhead_however_it_could_be_written(
     assert (cls == "compute") == ("the largest gain is pattern (25%)" in found.summary)
 
 
+def test_python_beside_the_updates_calls_is_overhead_and_no_work() -> None:
+    """A callback's NumPy within a framework's optimizer step: 25 of 30 ms are outside its calls."""
+    calls = op_line(20, "optimizer", 100, elapsed_ns=5 * MS)
+    callback = replace(finding("overhead", 0.25), components=("optimizer",))
+    clean = phases(forward=70, optimizer=30)
+    assert run({"optimizer": 30}, ops(calls), clean, findings=(callback,)).cls == "overhead"
+    works = replace(calls, elapsed_ns=30 * MS)
+    assert run({"optimizer": 30}, ops(works), clean, findings=(callback,)).cls == "compute"
+
+
 @pytest.mark.parametrize(
     ("parts", "on_core", "cls"),
     [

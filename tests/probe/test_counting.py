@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from tdiag.probe.wire import GRAD_OF_ELEMENT
+
 from .harness import watch_code
 
 CODE = """
@@ -339,6 +341,31 @@ def test_calls_after_a_gradient_are_an_update_only_if_one_comes(tmp_path: Path) 
     norm = lines[line_of("NORM", SINGLE_GRADIENTS)]
     assert (norm["phase"], norm["names"]["pow"]) == ("prepare", 18 * steps)
     assert lines[line_of("CLIP", SINGLE_GRADIENTS)]["phase"] == "optimizer"
+
+
+DERIVATIVES = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(60):
+    x = torch.randn(5, 4, requires_grad=True)
+    out = model(x)
+    slopes = [torch.autograd.grad(out[i, 0], x, create_graph=True)[0] for i in range(5)]  # PICKED
+    slopes += [torch.autograd.grad([o], x, create_graph=True)[0] for o in out]  # UNBOUND
+    (whole,) = torch.autograd.grad(out.sum(), x, create_graph=True)  # SUM
+    (torch.stack(slopes).sum() + whole.sum()).backward()
+    optimizer.step()
+"""
+
+
+def test_the_derivative_of_an_element_is_told_from_that_of_a_sum(tmp_path: Path) -> None:
+    """The gradient of a sum holds those of all samples."""
+    steps, lines = counted(tmp_path, DERIVATIVES)
+    picked, unbound, whole = (
+        lines[line_of(x, DERIVATIVES)]["names"] for x in ("PICKED", "UNBOUND", "SUM")
+    )
+    assert picked[GRAD_OF_ELEMENT] == unbound[GRAD_OF_ELEMENT] == 5 * steps
+    assert (whole["grad"], GRAD_OF_ELEMENT in whole) == (steps, False)
 
 
 FROM_TENSORS = """

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import accelerator, dynamo, places
 from ..patches import hidden
+from ..wire import GRAD_OF_ELEMENT
 from .again import Again
 from .batch_work import BatchWork
 from .constants import Constants
@@ -26,7 +27,8 @@ from .switched import Capture
 from .thrown_away import ThrownAway
 
 MESSAGE = "called a synchronizing CUDA operation"
-
+# The functions of autograd that take elements of a tensor: its names for t[i], t[i:j], unbind, …
+PICKING = ("Select", "Slice", "Unbind", "Index", "Squeeze", "View", "Reshape")
 
 PROTOTYPE = "Synchronization debug mode is a prototype"  # torch's own warning, once per process
 
@@ -174,6 +176,8 @@ class OpsCapture(Capture):
         name = getattr(func, "__name__", "")
         if name in NOT_OPS:
             return
+        if name == "grad" and _of_element(args[0] if args else kwargs.get("outputs")):
+            name = GRAD_OF_ELEMENT
         place, callee = places.caller_and_callee()
         at = tuple(place) if place else None
         call = self.library.of(callee)
@@ -261,3 +265,12 @@ def _of_tensor(args: Any, kwargs: Any) -> bool:
     here."""
     given = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     return isinstance(given, torch.Tensor)
+
+
+def _of_element(outputs: Any) -> bool:
+    """Whether what is differentiated is one element of a tensor, such as ``out[i, k]``, and not a
+    sum, whose gradient holds those of all samples."""
+    given = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) == 1 else outputs
+    if not isinstance(given, torch.Tensor) or given.numel() != 1 or given.grad_fn is None:
+        return False
+    return given.grad_fn.name().startswith(PICKING)

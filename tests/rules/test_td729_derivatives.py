@@ -1,0 +1,67 @@
+"""Derivatives of single elements, and those that only look like them."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.steps import Phases
+from tdiag.evidence.store import Evidence, Kind
+from tdiag.evidence.torch_ops import Ops
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import ops
+
+RULE = find("TD729")
+ROOF = Roof(
+    flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e9),), source="measured", op_ns=1500,
+    threads=2,
+)  # fmt: skip
+
+
+def found(*kinds: Kind, evidence: Evidence | None = None) -> Finding | None:
+    evidence = evidence or RULE.fires()
+    for kind in kinds:
+        evidence.add(kind)
+    result = run_rule(RULE, evidence)
+    return result if isinstance(result, Finding) else None
+
+
+def work(flops: float) -> Work:
+    product = OpWork(
+        name="aten::mm", dims=((8, 8), (8, 8)), dtype="float32", count=60, flops=flops, moved=0,
+        host_ns=1e6, device_ns=None,
+    )  # fmt: skip
+    return Work(ops=(product,), calls=60)
+
+
+def test_half_is_promised_only_where_the_step_has_little_work() -> None:
+    unknown, little, much = found(), found(work(1e6), ROOF), found(work(12e6), ROOF)
+    assert unknown and little and much
+    assert unknown.speedup and little.speedup and much.speedup
+    assert unknown.speedup.low == much.speedup.low == 1.0
+    assert 1.5 < little.speedup.low < 2.0
+    assert little.speedup.high == much.speedup.high > 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"names": {"grad": 80.0}},  # of a sum: the directions of a Laplacian, a penalty
+        {"grad_calls": 0.0},  # without create_graph: nothing that the loss uses
+        {"calls": 9.0, "names": {"grad of an element": 9.0}},  # a handful
+    ],
+)
+def test_silent(change: dict[str, object]) -> None:
+    own = RULE.fires().get(Ops)
+    assert own
+    grad, *rest = own.lines
+    assert found(ops(replace(grad, **change), *rest)) is None
+
+
+def test_a_model_called_for_each_is_another_rules() -> None:
+    clean = RULE.fires().get(Phases)
+    assert clean
+    assert found(replace(clean, counts={**clean.counts, "forward": 80.0})) is None
