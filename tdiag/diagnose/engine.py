@@ -17,7 +17,7 @@ from tdiag.model.diagnosis import Abstained, Finding, Fix, Speedup
 from tdiag.model.place import Place
 from tdiag.model.threshold import NORMAL_95, NOTICEABLE_FRAC, Threshold
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain
+from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain, same_function
 from tdiag.rules.catalogue import Rule, all_rules, needs
 from tdiag.units import only_from_below
 
@@ -276,6 +276,12 @@ def rank(
 
 
 def _hides(finding: Finding, cause: Finding, after: Mapping[str, Mapping[str, str]]) -> bool:
+    """A change of the code hides only what the code there does; a setting may hide it anywhere, and
+    a cause that a setting ends is ended everywhere."""
+    one, other = finding.location, cause.location
+    if not (finding.fix.intervention or cause.fix.intervention) and one and other:
+        if not same_function(one, other):
+            return False
     return (
         cause.code in after.get(finding.code, {})
         and bool(set(cause.components) & set(finding.components))

@@ -15,6 +15,7 @@ from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Abstained, Finding, Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Abstain, Found, Gain, ns, where
 from tdiag.rules.catalogue import Rule, find, needs
 from tdiag.rules.examples import MS, at, budget, phases
@@ -45,10 +46,10 @@ def test_a_cure_that_would_hide_another_cause_says_what_comes_first() -> None:
     assert [found.fix.text for found in alone] == ["Do it."]
 
 
-def winning(low_ms: float, high_ms: float, *components: str) -> Check:
+def winning(low_ms: float, high_ms: float, *components: str, at: Place | None = None) -> Check:
     def check(budget: Budget) -> Found:
         gain = Gain(low_ms * MS, high_ms * MS, "because.", components)
-        return Found("Found.", (ns("time", 1, "baseline"),), Fix("Do it.", "safe"), gain)
+        return Found("Found.", (ns("time", 1, "baseline"),), Fix("Do it.", "safe"), gain, at)
 
     return check
 
@@ -229,6 +230,20 @@ def test_a_cause_comes_before_the_cure_that_would_hide_it() -> None:
     assert order(winning(20, 22, "data_wait")) == ["TD902", "TD901"]
     assert order(winning(18, 20, "data_wait")) == ["TD901", "TD902"], "it wins too little"
     assert order(winning(19, 21, "forward")) == ["TD901", "TD902"], "of other time"
+
+
+def test_a_change_of_the_code_hides_only_what_the_code_there_does() -> None:
+    """Cheaper sampling of negatives leaves the lists that another function makes of them."""
+    after = (("TD902", "it may make the function cheap"),)
+    cheaper = rule("TD901", winning(30, 50, "data_wait", at=at(42, "sample")), after=after)
+
+    def order(place: Place) -> list[str]:
+        lists = rule("TD902", winning(20, 22, "data_wait", at=place))
+        findings, _ = run_rules(Evidence().add(STEP), [cheaper, lists])
+        return [found.code for found in findings]
+
+    assert order(at(44, "sample")) == ["TD902", "TD901"]
+    assert order(at(50, "Pairs.__getitem__")) == ["TD901", "TD902"]
 
 
 def test_a_healthy_statement_is_kept_only_if_little_is_to_be_won() -> None:
