@@ -19,7 +19,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS, moves_memory
 from tdiag.rules.loop_lines import logging_spots
 from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import MIN_SAMPLES
@@ -75,6 +75,7 @@ class Costs:
     by_framework: StackLine | None = None
     by_workers: float = 0.0  # share of the step that computing waits for cores of the own workers
     logging: set[tuple[str, int]] = field(default_factory=set)  # lines that mostly write logs
+    moving: set[tuple[str, int]] = field(default_factory=set)  # lines that mostly copy tensors
     unseen: bool = False  # no evidence shows which lines take the time
 
     @property
@@ -87,10 +88,12 @@ class Costs:
         return max(self.unknown, key=lambda name: self.unknown[name])
 
     def class_of(self, finding: Finding) -> str:
-        """The finding's class; that of logging for overhead at a line that writes logs."""
-        at = finding.location
-        logs = finding.cls == "overhead" and at is not None and at.spot in self.logging
-        return "logging" if logs else finding.cls
+        """The finding's class; that of logging or of memory for overhead at a line that writes logs
+        or copies large tensors."""
+        spot = finding.location.spot if finding.location and finding.cls == "overhead" else None
+        if spot in self.logging:
+            return "logging"
+        return "memory" if spot in self.moving else finding.cls
 
     def add(self, cls: str, ns: float) -> None:
         if ns > 0:
@@ -115,7 +118,9 @@ def family_of(cls: str) -> str:
 def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Costs:
     """The cost of every class. A class that the budget does not measure costs the high end of its
     most expensive finding."""
-    costs = Costs(budget.step_ns, logging=logging_spots(evidence.get(Stacks)))
+    costs = Costs(
+        budget.step_ns, logging=logging_spots(evidence.get(Stacks)), moving=_moving(evidence)
+    )
     _from_budget(costs, evidence, budget)
     # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
     before = {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()
@@ -150,6 +155,12 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
+
+
+def _moving(evidence: Evidence) -> set[tuple[str, int]]:
+    ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
+    lines = ops.lines if ops and dispatch else ()
+    return {x.at.spot for x in lines if dispatch and moves_memory(x, dispatch)}
 
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:

@@ -279,11 +279,10 @@ def _hides(finding: Finding, cause: Finding, after: Mapping[str, Mapping[str, st
     """A change of the code hides only what the code there does; a setting may hide it anywhere, and
     a cause that a setting ends is ended everywhere."""
     one, other = finding.location, cause.location
-    if not (finding.fix.intervention or cause.fix.intervention) and one and other:
-        if not same_function(one, other):
-            return False
+    in_code = not (finding.fix.intervention or cause.fix.intervention)
     return (
-        cause.code in after.get(finding.code, {})
+        not (in_code and one and other and not same_function(one, other))
+        and cause.code in after.get(finding.code, {})
         and bool(set(cause.components) & set(finding.components))
         and cause.recoverable_ns >= COMES_FIRST_FRAC * finding.recoverable_ns
     )

@@ -10,7 +10,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import same_function
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 
@@ -55,7 +55,7 @@ def _explain(
     for line in lines:
         works = _works(line, evidence, budget.step_ns * line.self_frac / lined)
         if works is None:
-            return
+            continue
         by_class["compute" if works else "overhead"].append(line)
     shares = {cls: sum(line.self_frac for line in of_it) for cls, of_it in by_class.items()}
     cls = max(shares, key=lambda name: shares[name])
@@ -72,13 +72,13 @@ def _explain(
 
 def _works(line: StackLine, evidence: Evidence, ns: float) -> bool | None:
     """Whether the line's torch calls take longer than their fixed cost; None if the fixed cost was
-    not measured. ``ns``: the line's time per step."""
+    not measured and they are not longer than any. ``ns``: the line's time per step."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     here = [x for x in ops.lines if x.at.spot == line.at.spot] if ops else []
     if not here:
         return False
     if dispatch is None:
-        return None
+        return True if ns > NO_OVERHEAD_NS * sum(x.calls for x in here) else None
     return ns > FIXED_COST_FACTOR * dispatch.least_ns(here)
 
 

@@ -10,7 +10,7 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain
 from tdiag.rules.loop_lines import logging_spots
 
@@ -54,6 +54,16 @@ BACKWARD_TIMES = Threshold(
     " 4.8 for an index of one row, which writes a tensor as large as all rows; with busy"
     " neighbours at most 4.0 (benchmarks/rule_constants.py fixed_cost.BACKWARD_TIMES).",
 )
+# Calls that copy whole tensors and compute nothing, and calls that only look at one differently.
+COPIES = frozenset(
+    {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "clone", "contiguous", "copy_",
+     "roll", "flip", "repeat", "tile", "repeat_interleave", "pad"}
+)  # fmt: skip
+VIEWS = frozenset(
+    {"__getitem__", "__setitem__", "view", "reshape", "permute", "transpose", "t", "T", "mT",
+     "squeeze", "unsqueeze", "expand", "flatten", "detach", "narrow", "select", "chunk", "split",
+     "unbind", "size", "dim", "numel"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,14 @@ def _best_ns(op: OpWork, roof: Roof) -> float:
     the time."""
     unknown = not op.flops and op.spent_ns > NO_OVERHEAD_NS * op.count
     return op.spent_ns if unknown else roof.best_ns(op)
+
+
+def moves_memory(line: OpLine, dispatch: Dispatch) -> bool:
+    """Whether most of the line's calls copy tensors, and take longer than calls on no data."""
+    copies = sum(n for name, n in line.names.items() if name in COPIES)
+    work = sum(n for name, n in line.names.items() if name not in VIEWS)
+    slow = line.elapsed_ns > FIXED_COST_FACTOR * dispatch.op_ns * line.calls
+    return copies > MAJORITY_FRAC * work and slow
 
 
 def _is(file: str, function: str, at: Place) -> bool:

@@ -18,6 +18,7 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain
+from tdiag.rules.only_writes import only_writes
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 BEFORE, AFTER = "before", "after"
@@ -150,7 +151,8 @@ def _of_weights(
 
 def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
     """Lines after the step that make what is logged, most samples first: histograms, plots or
-    tables, whether they are written or kept, and whatever a line that writes calls."""
+    tables, whether they are written or kept, whatever a line that writes calls, and whatever a
+    function that only writes computes."""
     frames = trees.training if trees else ()
     loops, logging = _spans(ops, frames) if ops else {}, logging_spots(stacks)
     return [
@@ -160,6 +162,7 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
         or line.leaf.endswith(_DESCRIBING)
         or line.library in _DRAWS
         or _called_to_write(line, frames, loops, logging)
+        or only_writes(line.at)
     ]
 
 

@@ -17,7 +17,8 @@ Create data sets, loaders and tables once, before the first epoch, not in each e
 
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
-as often. High end: one step in fifty. With a device the low end is nothing, because it may work at
+as often. High end: one step in fifty, of the clean time after the step if samples show most of
+that. With a device the low end is nothing, because it may work at
 the same time.
 
 ## When this advice is wrong
@@ -31,8 +32,8 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.base import Found, Gain, count, frac, held, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import (
@@ -60,9 +61,10 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
     seen = (stacks, ops, trees)
     others = [*made_for_logs(*seen), *described(*seen), *saved_by_hand(*seen)]
     between = between_epochs(budget, stacks, ops, trees)
+    beside = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
     lines = [
         x
-        for x in (*beside_the_step(AFTER_THE_STEP, stacks, ops, trees), *between)
+        for x in (*beside, *between)
         if not logs(x) and x not in others and not waits_for_device(x, budget, ops)
     ]
     share = sum(line.self_frac for line in lines)
@@ -71,6 +73,11 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         return None
     top = max(lines, key=lambda line: line.self_frac)
     least, most = known_to(share, stacks.samples)
+    # The clean steps measure all work after the step, without the sampler.
+    sampled = sum(line.self_frac for line in beside)
+    clean = held(budget, "other") / budget.step_ns
+    seen_well = sampled >= MAJORITY_FRAC * clean
+    at_most = max(most, clean * share / max(sampled, share) if seen_well else 0.0)
     return Found(
         summary=(
             f"Work after the optimizer's step takes {per_step(cost, budget.step_ns)},"
@@ -91,7 +98,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         ),
         gain=Gain(
             0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
-            most * budget.step_ns * (1 - 1 / LOG_EVERY),
+            at_most * budget.step_ns * (1 - 1 / LOG_EVERY),
             f"low end: {'nothing' if budget.has_device else 'a quarter as often'}; high end: one"
             f" step in {LOG_EVERY}. {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare"),

@@ -35,8 +35,11 @@ WORKING = ops(op_line(20, "forward", 20, grad_calls=20.0))  # ms of work a call
 DISPATCH = Dispatch(op_ns=1500, grad_op_ns=6000)
 
 
-def ran(*kinds: Kind, median_ms: float | None = None, **wall_ms: float) -> Diagnosis:
-    """A run on a CPU whose clean steps all take as long, made of these phases."""
+def ran(
+    *kinds: Kind, median_ms: float | None = None, priced: bool = True, **wall_ms: float
+) -> Diagnosis:
+    """A run on a CPU whose clean steps all take as long, made of these phases. ``priced``: the
+    fixed cost of a torch call was measured."""
     mean = round(sum(wall_ms.values()) * MS)
     median = mean if median_ms is None else round(median_ms * MS)
     clean = Steps(
@@ -44,7 +47,8 @@ def ran(*kinds: Kind, median_ms: float | None = None, **wall_ms: float) -> Diagn
         boundary="optimizer", total_steps_seen=100,
     )  # fmt: skip
     wall = replace(phases(**wall_ms), cpu_ns={})
-    return diagnose(Evidence().add(environment(), WORKING, DISPATCH, clean, wall, *kinds))
+    price = (DISPATCH,) if priced else ()
+    return diagnose(Evidence().add(environment(), WORKING, *price, clean, wall, *kinds))
 
 
 def fetched(workers: int, wall: float, on_core: float, queued: float, **changes: Any) -> Kind:
@@ -173,6 +177,15 @@ def test_time_that_no_mark_tells_apart_has_the_class_of_what_its_line_does(
     assert found.verdict.cls == cls
     if cls == "overhead":
         assert "most samples: train.py:88 in mix, 60%" in found.verdict.summary
+
+
+@pytest.mark.parametrize(("calls", "cls"), [(40, "compute"), (20_000, "unknown")])
+def test_long_calls_are_work_also_where_no_fixed_cost_was_measured(calls: int, cls: str) -> None:
+    """A system solved by hand within torch.func: 1.5 ms a call is work on any machine."""
+    line = stack(88, 0.6, function="solve")
+    counted = op_line(88, "unattributed", calls, at=at(88, "solve"), elapsed_ns=60.0 * MS)
+    found = ran(stacks((line,)), ops(counted), priced=False, unattributed=90, backward=10)
+    assert found.verdict.cls == cls
 
 
 @pytest.mark.parametrize(

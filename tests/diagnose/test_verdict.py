@@ -372,6 +372,22 @@ def test_overhead_at_a_line_that_writes_logs_is_logging() -> None:
     assert run({"optimizer": 60}, findings=(grows, other)).cls == "overhead"
 
 
+@pytest.mark.parametrize(
+    ("calls", "names", "cls"),
+    [
+        (2, {"__getitem__": 1.0, "clone": 1.0}, "memory"),  # 20 ms to copy a queue
+        (2, {"clone": 1.0, "matmul": 1.0}, "overhead"),
+        (9000, {"clone": 9000.0}, "overhead"),  # 2 µs each: calls, not memory
+    ],
+)
+def test_overhead_at_a_line_that_copies_large_tensors_is_memory(
+    calls: int, names: dict[str, float], cls: str
+) -> None:
+    queue = replace(finding("overhead", 0.4), location=at(56, "enqueue"), components=("other",))
+    line = op_line(56, "prepare", calls, at=at(56, "enqueue"), names=names, elapsed_ns=20 * MS)
+    assert run({"other": 45}, ops(line), findings=(queue,)).cls == cls
+
+
 def test_logging_that_cannot_lie_beside_an_evaluation_lies_in_it() -> None:
     found = run({"evaluation": 90}, findings=(finding("eval", 0.5), finding("logging", 0.8)))
     assert found.cls == "logging"

@@ -42,6 +42,11 @@ def line_of(folder: Path, made: str) -> OpLine:
         ("(x[:, None] - weight).abs().sum(dim=-1)", "difference"),
         ("(x[:, None] - weight).norm(dim=-1)", "difference"),
         (
+            "(x.unsqueeze(0).expand(64, 32, 64) - weight.unsqueeze(1).expand(64, 32, 64))"
+            ".pow(2).sum(dim=2)",
+            "difference",
+        ),
+        (
             f"torch.logsumexp(({EACH}).expand(600, 600).masked_fill(t < t[:, None], -9.0), 1)",
             COMPARED,
         ),

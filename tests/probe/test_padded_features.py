@@ -22,6 +22,14 @@ def batch(*lengths: int, width: int = 40, last: bool = False) -> torch.Tensor:
     return padded.transpose(1, 2).contiguous() if last else padded
 
 
+def objects(*spans: tuple[int, int], depth: bool = False) -> torch.Tensor:
+    """Pictures of 40 rows with an object in these rows: a mask, or its depth."""
+    pictures = torch.zeros(len(spans), 40, 8)
+    for picture, (first, last) in zip(pictures, spans, strict=True):
+        picture[first:last] = torch.rand(last - first, 8) + 0.1 if depth else 1.0
+    return pictures
+
+
 @pytest.mark.parametrize(
     ("tensor", "padded"),
     [
@@ -33,6 +41,9 @@ def batch(*lengths: int, width: int = 40, last: bool = False) -> torch.Tensor:
         (torch.zeros(3, 40, 8), None),
         (batch(10, 20).long(), None),
         (torch.rand(3, 3, 32, 32), None),  # pictures
+        (objects((0, 12), (0, 30)), None),  # masks, wherever their objects begin
+        (objects((10, 24), (15, 30), depth=True), None),
+        (objects((0, 12), (0, 30), depth=True), [2, 40, 30, 42]),
     ],
 )
 def test_sequences_of_features_that_end_in_zeros(

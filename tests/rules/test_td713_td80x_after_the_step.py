@@ -160,3 +160,20 @@ def report(step):
     line = replace(stack(0, 0.2, "", "after_step"), at=at(7, "report", str(tmp_path / "train.py")))
     linecache.checkcache()
     assert not isinstance(result("TD803", evidence.add(stacks((line,)))), Finding)
+
+
+COPIED = """\
+    loss = model(x)
+    optimizer.step()
+    queue = torch.cat([queue, keys])
+    scheduler.step()
+"""
+
+
+def test_the_clean_time_after_the_step_bounds_what_its_lines_take(tmp_path: Path) -> None:
+    """Samples put 12 % of the step there, the clean steps 20 %: in proportion to the lines."""
+    alone = result("TD713", around(tmp_path, COPIED, (3, 0.12, "train")))
+    assert isinstance(alone, Finding) and alone.at_best_ns == pytest.approx(20 * MS, rel=0.1)
+    shared = around(tmp_path, COPIED, (3, 0.06, "train"), (4, 0.06, "train"))
+    found = result("TD713", shared)
+    assert isinstance(found, Finding) and found.at_best_ns == pytest.approx(20 * MS, rel=0.1)

@@ -8,6 +8,7 @@ cumulative sum give as well; what it counts, sorting alone.
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ class Contractions:
         if len(large) == 1:
             self._used(name, args, kwargs, given, result, large[0], (line, elapsed))
         elif name in SPREADS:
-            most = max((value.numel() for value in given), default=0)
+            most = max(map(_stored, given), default=0)
             if result.numel() >= LARGER * max(most, 1):
                 self._keep(result, SPREADS[name], ((line, elapsed),))
 
@@ -90,6 +91,13 @@ class Contractions:
     def _keep(self, result: Any, kind: str, calls: tuple[tuple[LineCalls, int], ...]) -> None:
         if len(self.spread) < MOST_TRACKED and result.numel() >= FEWEST[kind]:
             self.spread[id(result)] = weakref.ref(result), kind, calls
+
+
+def _stored(values: torch.Tensor) -> int:
+    """Its elements without those that ``expand`` only repeats."""
+    if values.layout is not torch.strided:
+        return values.numel()
+    return math.prod(n for n, step in zip(values.shape, values.stride()) if step)
 
 
 def _row(values: torch.Tensor) -> bool:
