@@ -29,7 +29,7 @@ from tdiag.rules.thresholds import MIN_SAMPLES
 FAMILIES = {"input": ("io", "cpu", "input", "loader"), "host": ("overhead", "sync", "memory")}
 # Classes that the budget measures as a component: a prediction cannot be more accurate.
 _MEASURED = frozenset(
-    {"io", "cpu", "input", "h2d", "sync", "comm", "eval", "rollout", "checkpoint"}
+    {"io", "cpu", "input", "loader", "h2d", "sync", "comm", "eval", "rollout", "checkpoint"}
 )
 
 # Component → the class of its waste: time that a better program would not spend.

@@ -82,7 +82,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     candidate = _choose(evidence, costs, findings)
     certainty = _certainty(evidence) * (1 - budget.share("unattributed"))
     if candidate.cls == "compute":
-        roofline = make_roofline(evidence, budget)
+        roofline, why = _roofline_of(evidence, budget, costs)
         if roofline is None:
             # On a device, kernels were seen to run; on a CPU the time may be the cost of calling
             # torch.
@@ -94,7 +94,6 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
             wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
             return _verdict(wasteful, confidence, words)
-        why = why_unknown(evidence)
         lost = most_lost(roofline, evidence) if roofline else ""
         return _compute(candidate, costs, findings, certainty, roofline, why, lost)
     surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
@@ -130,6 +129,16 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     elif costs.by_framework and candidate.cls == "overhead":
         summary += framework_loop(costs.by_framework)
     return _verdict(candidate, confidence, summary)
+
+
+def _roofline_of(evidence: Evidence, budget: Budget, costs: Costs) -> tuple[Roofline | None, str]:
+    """The roofline of most of the computing; else None, and why."""
+    found = make_roofline(evidence, budget)
+    if found is None:
+        return None, why_unknown(evidence)
+    if found.step_ns < MAJORITY_FRAC * costs.compute * undisturbed(evidence):
+        return None, "most of it runs outside of the measured phases"
+    return found, ""
 
 
 def _words(cls: str, evidence: Evidence, budget: Budget) -> str:

@@ -15,8 +15,11 @@ epoch starts new workers anyway: make it once, before the loop.
 
 ## How the gain is computed
 High end: workers start once, and an epoch waits only for its first fetch, or for what the workers
-need longer than the rest of the step. Low end: half of the time for starting stays, because the
-queue is still filled at the start of each epoch.
+need longer than the rest of the step. If an epoch has at most two steps, the whole step but the
+least time for its work: the steps after a start share their cores with workers that start or end,
+and the training process copies each page of memory that it shares with them before it writes to it.
+Low end: half of the time for starting stays, because the queue is still filled at the start of each
+epoch.
 
 ## When this advice is wrong
 Persistent workers keep the dataset as it was when they started. If the training changes the dataset
@@ -28,13 +31,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, ns, where
+from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import MS, budget, loaders, phases
 from tdiag.rules.feed import batches_per_step
+from tdiag.rules.fixed_cost import best_of_step_ns
 from tdiag.units import duration, percent, plural
 
 CODE = "TD203"
@@ -51,7 +56,16 @@ REFILL_FRAC = Threshold(
 )
 
 
-def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
+MOST_STEPS = Threshold(
+    2,
+    "steps in an epoch",
+    "Heuristic: in longer epochs most steps do not follow a start, which slows down the first.",
+)
+
+
+def check(
+    budget: Budget, loaders: Loaders, phases: Phases, work: Work | None, roof: Roof | None
+) -> Found | None:
     loader = loaders.train()
     starting = phases.iterator_start_ns
     if loader is None or not loader.num_workers or not starting:
@@ -62,6 +76,10 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
     if starts < MIN_STARTS:
         return None
     each = sum(loader.worker_start_ns) / starts
+    high = max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases))
+    all_steps = not budget.has_device and _epochs(loader, phases) >= 1 / MOST_STEPS
+    if all_steps:
+        high = max(high, budget.step_ns - (best_of_step_ns(work, roof) or 0.0))
     return Found(
         summary=(
             f"Restarting {plural(loader.num_workers, 'worker')} every epoch costs {duration(each)},"
@@ -76,10 +94,11 @@ def check(budget: Budget, loaders: Loaders, phases: Phases) -> Found | None:
         fix=_fix(loader),
         gain=Gain(
             starting * REFILL_FRAC,
-            max(starting, held(budget, *DATA_WAIT) - _unavoidable(loader, budget, phases)),
-            "high end: workers start only once; low end: half of that, because each epoch still"
-            " begins with an empty queue.",
-            DATA_WAIT,
+            high,
+            "high end: workers start only once"
+            + (", and no step computes right after a start" if all_steps else "")
+            + "; low end: half of that, because each epoch still begins with an empty queue.",
+            (*DATA_WAIT, *MODEL_PHASES) if all_steps else DATA_WAIT,
         ),
         at=loader.created_at,
     )
@@ -110,9 +129,16 @@ def _unavoidable(loader: Loader, budget: Budget, phases: Phases) -> float:
         return waiting
     fetch = loader.load_ns + (loader.collate_ns or 0.0)
     batches = batches_per_step(phases, loader)
-    # An epoch begins with iter(loader) and ends with a request that brings no batch.
-    epochs = max(0.0, phases.counts.get("data_wait", 1.0) - batches) / 2
-    return max(epochs * fetch, batches * fetch / loader.num_workers - (budget.step_ns - waiting))
+    return max(
+        _epochs(loader, phases) * fetch,
+        batches * fetch / loader.num_workers - (budget.step_ns - waiting),
+    )
+
+
+def _epochs(loader: Loader, phases: Phases) -> float:
+    """Per step: an epoch begins with iter(loader) and ends with a request that brings no batch."""
+    batches = batches_per_step(phases, loader)
+    return max(0.0, phases.counts.get("data_wait", 1.0) - batches) / 2
 
 
 def fires() -> Evidence:

@@ -4,7 +4,8 @@
 Calls before and in the forward pass and in the loss that repeat an earlier call of the same step:
 the same function, on tensors with the same contents, with the same numbers. Contents are followed
 from call to call, so a whole model that is called twice on one input is recognised. Random calls
-differ.
+differ. Calls of `torch.autograd.grad` count as well: the gradient of one loss for each pair of
+tasks.
 
 ## Why it is slow
 The keys of an attention projected in each step of a decoder, a mask made in each layer, a network
@@ -17,8 +18,9 @@ Compute it once, keep the result in a variable, and pass it on. Parametrized wei
 within `with torch.nn.utils.parametrize.cached():`.
 
 ## How the gain is computed
-Low end: the time of each phase × the repeated calls' share of the time of its calls. High end: that
-and their backward, by their share of the time of the calls that record gradients.
+Low end: the time of each phase × the repeated calls' share of the time of its calls; of derivatives
+their own time, at most that of backward. High end: that and their backward, by their share of the
+time of the calls that record gradients.
 
 ## When this advice is wrong
 If the repetition saves memory: keeping the result also keeps its graph until the backward pass.
@@ -51,6 +53,11 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     if budget.has_device:
         return None  # the host's clock does not show the calls' time on a device
     lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.again_ns)
+    derivatives = [x for x in ops.lines if x.phase == "backward"]  # calls of torch.autograd.grad
+    if again := sum(x.again_ns for x in derivatives):
+        called = sum(x.elapsed_ns for x in derivatives)
+        spent["backward"] = again * min(1.0, phases.wall_ns.get("backward", 0.0) / called)
+        lines = sorted((*lines, *derivatives), key=lambda x: -x.again_ns)
     total = sum(spent.values())
     if not total:
         return None
@@ -80,7 +87,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             total,
             total + backward,
             f"low end: the {duration(total)}; high end: their backward as well.",
-            (*spent, "backward"),
+            tuple(dict.fromkeys((*spent, "backward"))),
         ),
         at=worst.at,
     )

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.costs import FAMILIES
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
@@ -186,6 +187,24 @@ def test_long_calls_are_work_also_where_no_fixed_cost_was_measured(calls: int, c
     counted = op_line(88, "unattributed", calls, at=at(88, "solve"), elapsed_ns=60.0 * MS)
     found = ran(stacks((line,)), ops(counted), priced=False, unattributed=90, backward=10)
     assert found.verdict.cls == cls
+
+
+def test_no_roofline_of_a_tenth_speaks_for_the_step() -> None:
+    """The trace shows the work of backward alone; the rest is computed outside of the phases."""
+    line = stack(88, 0.8, function="solve")
+    counted = op_line(88, "unattributed", 40, at=at(88, "solve"), elapsed_ns=80.0 * MS)
+    small = OpWork(
+        name="aten::bmm", dims=((2, 8, 8), (2, 8, 8)), dtype="float32", count=9, flops=1e3,
+        moved=0, host_ns=1e5, device_ns=None,
+    )  # fmt: skip
+    roof = Roof(
+        flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e9),), source="measured",
+        op_ns=1500, threads=2,
+    )  # fmt: skip
+    work = Work(ops=(small,), calls=9)
+    found = ran(stacks((line,)), ops(counted), roof, work, unattributed=90, backward=10)
+    assert found.verdict.cls == "compute" and not found.verdict.healthy
+    assert "most of it runs outside of the measured phases" in found.verdict.summary
 
 
 @pytest.mark.parametrize(

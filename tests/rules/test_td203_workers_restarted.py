@@ -69,3 +69,15 @@ def test_slow_fetches_are_waited_for_as_now() -> None:
     found = run_rule(find("TD203"), Evidence().add(step, clean, restarted))
     assert isinstance(found, Finding)
     assert found.at_best_ns == pytest.approx(20 * MS)
+
+
+@pytest.mark.parametrize(("epochs", "at_best_ms"), [(1.0, 60.0), (0.1, 10.0)])
+def test_steps_right_after_a_start_are_slower_altogether(epochs: float, at_best_ms: float) -> None:
+    """Workers for each step: no part of it was measured without a start before it."""
+    restarted = loaders(num_workers=2, worker_start_ns=(400 * MS,) * 5, load_ns=None)
+    clean = phases({"data_wait": 1.0 + 2 * epochs}, data_wait=20, forward=40)
+    clean = replace(clean, iterator_start_ns=10 * MS, batches={1: 1.0})
+    step = budget(data_wait=20, forward=40)
+    found = run_rule(find("TD203"), Evidence().add(step, clean, restarted))
+    assert isinstance(found, Finding)
+    assert found.at_best_ns == pytest.approx(at_best_ms * MS, rel=0.02)
