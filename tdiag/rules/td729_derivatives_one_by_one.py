@@ -21,8 +21,8 @@ nothing.
 
 ## When this advice is wrong
 If each derivative needs the result of the one before. All rows of a full Jacobian in one call save
-calls, not arithmetic: Laplacians in 12 to 64 dimensions, whose loop is over directions and not over
-samples, took 0.2 to 3 times as long, so such loops are not reported.
+calls, not arithmetic: of Laplacians in 12 to 64 dimensions, whose loop is over directions and not
+over samples, one call was 0.2 to 3 times as fast. Such loops are not reported.
 """
 
 from __future__ import annotations
