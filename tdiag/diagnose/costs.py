@@ -159,8 +159,9 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
 
 def _moving(evidence: Evidence) -> set[tuple[str, int]]:
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
-    lines = ops.lines if ops and dispatch else ()
-    return {x.at.spot for x in lines if dispatch and moves_memory(x, dispatch)}
+    if ops is None or dispatch is None:
+        return set()
+    return {x.at.spot for x in ops.lines if moves_memory(x, dispatch)}
 
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:

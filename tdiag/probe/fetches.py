@@ -204,7 +204,7 @@ def _globals_of(function: types.FunctionType) -> list[Any]:
 MOST_TENSORS = 256  # a batch of thousands of small tensors is estimated from its first ones
 MOST_FIELDS = 16
 MOST_PADDED = 5_000_000  # numbers of a tensor that is searched for padding, in 27 ms on one core
-MOST_EMPTY_FRAC = 0.1  # of the positions before a sequence's end; objects in pictures leave more
+MOST_EMPTY_FRAC = 0.1  # of the positions before a sequence's end; heuristic: few features are all 0
 OF_255_WITHIN = 1e-3  # float32 represents k ÷ 255 to 1e-7, and times 255 to 1e-5; bfloat16 does not
 
 

@@ -9,6 +9,7 @@ import re
 from msgspec.structs import replace
 
 from tdiag.model.place import Place
+from tdiag.rules.syntax import innermost, tree_of
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -19,19 +20,8 @@ _TRAINS = re.compile(r"\.(backward|step)\(|\bbackward\(")
 def loop_head(at: Place) -> Place | None:
     """The innermost loop in whose body the line is. None if there is none, if the line is itself a
     loop or a comprehension, or if its loop trains."""
-    lines = linecache.getlines(at.file)
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):  # not Python, or a newer version of it
+    loop = innermost(tree_of(at.file), (*_LOOPS, *_COMPREHENSIONS), at.line)
+    if not isinstance(loop, _LOOPS) or loop.lineno == at.line:
         return None
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, (*_LOOPS, *_COMPREHENSIONS))
-        and node.lineno <= at.line <= (node.end_lineno or 0)
-    ]
-    innermost = max(around, key=lambda node: node.lineno, default=None)
-    if not isinstance(innermost, _LOOPS) or innermost.lineno == at.line:
-        return None
-    body = "".join(lines[innermost.lineno - 1 : innermost.end_lineno])
-    return None if _TRAINS.search(body) else replace(at, line=innermost.lineno)
+    body = "".join(linecache.getlines(at.file)[loop.lineno - 1 : loop.end_lineno])
+    return None if _TRAINS.search(body) else replace(at, line=loop.lineno)

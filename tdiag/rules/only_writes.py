@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from tdiag.evidence.sampled import WRITES
 from tdiag.model.place import Place
+from tdiag.rules.syntax import innermost, tree_of
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CONTAINERS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
@@ -21,18 +22,9 @@ def only_writes(at: Place) -> bool:
     value, stores nothing outside its own variables, and calls nothing else as a statement. What it
     computes is then computed to be written. False if the source is not known."""
     text = "".join(linecache.getlines(at.file))
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # not Python, or a newer version of it
+    function = innermost(tree_of(at.file), _FUNCTIONS, at.line)
+    if not isinstance(function, _FUNCTIONS):
         return False
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, _FUNCTIONS) and node.lineno <= at.line <= (node.end_lineno or 0)
-    ]
-    if not around:
-        return False
-    function = max(around, key=lambda node: node.lineno)
     if not WRITES.search(ast.get_source_segment(text, function) or ""):
         return False
     inside = [node for statement in function.body for node in ast.walk(statement)]

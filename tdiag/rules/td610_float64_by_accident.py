@@ -30,7 +30,6 @@ Ill-conditioned solvers, long sums and some physics need `float64`: compare the 
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -47,6 +46,7 @@ from tdiag.rules.base import MODEL_PHASES, Abstain, Found, Gain, count, frac, he
 from tdiag.rules.examples import MB, MS, at, budget, loaders, module, op_line, ops, phases
 from tdiag.rules.fetch_lines import dataset_place
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, fixed_cost
+from tdiag.rules.syntax import tree_of
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step
 
@@ -222,9 +222,7 @@ def _spelled(largest: Module, loader: Loader | None) -> Place | None:
 
 def _asking(files: Iterable[str]) -> Iterator[Place]:
     for file in dict.fromkeys(files):
-        try:
-            tree = ast.parse("".join(linecache.getlines(file)))
-        except (SyntaxError, ValueError):  # not Python, or a newer version of it
+        if (tree := tree_of(file)) is None:
             continue
         lines = [x.lineno for x in ast.walk(tree) if isinstance(x, ast.expr) and _asks(x)]
         yield from (Place(file=file, line=line) for line in sorted(lines))

@@ -338,3 +338,15 @@ def test_a_loop_that_explains_next_to_nothing_is_not_named() -> None:
     found = ran(stacks((hooks,)), prepare=1, after_step=1, gc=40, forward=58)
     assert found.verdict.cls == "overhead"
     assert "the loop of lightning" not in found.verdict.summary
+
+
+def test_starting_workers_costs_what_was_measured_whatever_may_be_won() -> None:
+    """An epoch of one step: all of it may become faster without the starts (TD203), 28 of 100 ms
+    were seen to be theirs."""
+    clean = phases({"data_wait": 3.0}, data_wait=30, forward=70)
+    clean = replace(clean, cpu_ns={}, iterator_start_ns=28 * MS, batches={1: 1.0})
+    found = ran(clean, loaders(num_workers=2, worker_start_ns=(28 * MS,) * 5), data_wait=30,
+                forward=70)  # fmt: skip
+    first = found.findings[0]
+    assert first.code == "TD203" and first.at_best_ns > 90 * MS
+    assert (found.verdict.cls, found.verdict.share) == ("loader", 0.28)

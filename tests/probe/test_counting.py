@@ -352,7 +352,8 @@ for step in range(60):
     out = model(x)
     slopes = [torch.autograd.grad(out[i, 0], x, create_graph=True)[0] for i in range(5)]  # PICKED
     slopes += [torch.autograd.grad([o], x, create_graph=True)[0] for o in out]  # UNBOUND
-    (whole,) = torch.autograd.grad(out.sum(), x, create_graph=True)  # SUM
+    slopes += [torch.autograd.grad(out[:1].view(()), x, create_graph=True)[0]]  # RESHAPED
+    (whole,) = torch.autograd.grad(out.sum().view(1), x, create_graph=True)  # SUM
     (torch.stack(slopes).sum() + whole.sum()).backward()
     optimizer.step()
 """
@@ -361,9 +362,10 @@ for step in range(60):
 def test_the_derivative_of_an_element_is_told_from_that_of_a_sum(tmp_path: Path) -> None:
     """The gradient of a sum holds those of all samples."""
     steps, lines = counted(tmp_path, DERIVATIVES)
-    picked, unbound, whole = (
-        lines[line_of(x, DERIVATIVES)]["names"] for x in ("PICKED", "UNBOUND", "SUM")
+    picked, unbound, reshaped, whole = (
+        lines[line_of(x, DERIVATIVES)]["names"] for x in ("PICKED", "UNBOUND", "RESHAPED", "SUM")
     )
+    assert reshaped[GRAD_OF_ELEMENT] == steps
     assert picked[GRAD_OF_ELEMENT] == unbound[GRAD_OF_ELEMENT] == 5 * steps
     assert (whole["grad"], GRAD_OF_ELEMENT in whole) == (steps, False)
 

@@ -53,13 +53,18 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_tree_is_the_programs_and_counters_grow(
-    program: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def sampled(program: subprocess.Popen[str], tmp_path: Path) -> tuple[str, Path, SystemSampler]:
+    """The worker's pid, the file of samples, and who writes it."""
     assert program.stdout is not None
     worker = program.stdout.readline().strip()
     path = tmp_path / "system.jsonl"
-    sampler = SystemSampler(path, program.pid)
+    return worker, path, SystemSampler(path, program.pid)
+
+
+def test_the_tree_is_the_programs_and_counters_grow(
+    program: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    worker, path, sampler = sampled(program, tmp_path)
 
     def used() -> int:
         sampler.sample()
@@ -85,10 +90,7 @@ def test_what_a_child_wrote_itself_is_told_from_what_it_shares(
     program: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """It does not grow its resident memory: pages that a fork shares are resident in both."""
-    assert program.stdout is not None
-    worker = program.stdout.readline().strip()
-    path = tmp_path / "system.jsonl"
-    sampler = SystemSampler(path, program.pid)
+    worker, path, sampler = sampled(program, tmp_path)
 
     def private() -> int:
         sampler.next_scan_s = 0.0

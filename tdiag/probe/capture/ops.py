@@ -28,7 +28,8 @@ from .thrown_away import ThrownAway
 
 MESSAGE = "called a synchronizing CUDA operation"
 # The functions of autograd that take elements of a tensor: its names for t[i], t[i:j], unbind, …
-PICKING = ("Select", "Slice", "Unbind", "Index", "Squeeze", "View", "Reshape")
+PICKING = ("Select", "Slice", "Unbind", "IndexBackward", "IndexSelect")
+RESHAPING = ("Squeeze", "View", "Reshape", "UnsafeView")  # of what was taken, or of a sum
 
 PROTOTYPE = "Synchronization debug mode is a prototype"  # torch's own warning, once per process
 
@@ -271,6 +272,9 @@ def _of_element(outputs: Any) -> bool:
     """Whether what is differentiated is one element of a tensor, such as ``out[i, k]``, and not a
     sum, whose gradient holds those of all samples."""
     given = outputs[0] if isinstance(outputs, (tuple, list)) and len(outputs) == 1 else outputs
-    if not isinstance(given, torch.Tensor) or given.numel() != 1 or given.grad_fn is None:
+    if not isinstance(given, torch.Tensor) or given.numel() != 1:
         return False
-    return given.grad_fn.name().startswith(PICKING)
+    node = given.grad_fn
+    while node is not None and node.name().startswith(RESHAPING):
+        node = node.next_functions[0][0]
+    return node is not None and node.name().startswith(PICKING)

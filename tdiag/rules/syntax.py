@@ -1,0 +1,26 @@
+"""The syntax tree of a user's file."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+
+
+def tree_of(file: str) -> ast.Module | None:
+    """None if the file is gone, is not Python, or is of a newer version of it."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def innermost(
+    tree: ast.Module | None, kinds: tuple[type[ast.stmt | ast.expr], ...], line: int
+) -> ast.stmt | ast.expr | None:
+    """The innermost node of these kinds around the line; None without one."""
+    around = [
+        node
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(around, key=lambda node: node.lineno, default=None)
