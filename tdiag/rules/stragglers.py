@@ -74,6 +74,15 @@ class Straggler:
             f" than they do. {self.because}"
         ).rstrip()
 
+    def stands_out(self, line: Beside | None) -> bool:
+        """Whether most of what this line takes longer is beyond the slow-down of the rest of its
+        rank: cores that others use, too, make every line slower. True if it was not compared."""
+        if line is None:
+            return True
+        own, usual = _own(self.rank), _usual(self.others)
+        rest = max(1.0, (own - line.own) / max(usual - line.others, 1.0))
+        return line.own - rest * line.others >= MAJORITY_FRAC * (line.own - line.others)
+
     def of_the_others(self, component: str) -> float:
         """Median of the others with a known time, ns per step."""
         return _median(self.others, component)
@@ -106,7 +115,7 @@ def straggler_of(ranks: Ranks, about: LateRank | None = None) -> Straggler | Non
         if name not in NOT_ITS_OWN
     }
     cause = max(beyond, key=lambda name: beyond[name], default="")
-    usual = statistics.median(_own(rank) for rank in others if rank.components_ns)
+    usual = _usual(others)
     own = _own(late) - usual
     why: Why = ""
     because = ""
@@ -126,30 +135,44 @@ def _why(
     about: LateRank, cause: str, longer_ns: float, usual_ns: float, alike: bool
 ) -> tuple[Why, str]:
     """Why its own work takes ``longer_ns`` more per step than the others' ``usual_ns``, and a
-    sentence on it. ``alike``: all parts of its computing are slower to the same degree."""
-    queued = about.queued_ns
-    if queued and queued.own - queued.others >= MAJORITY_FRAC * longer_ns > 0:
-        return "cores", (
-            f"Its main thread waits {duration(queued.own)} per step for a free core, theirs"
-            f" {duration(queued.others)}."
-        )
-    data = [x for x in (about.samples, about.batch_bytes) if x and x.others]
-    if _explains(data, longer_ns, usual_ns):  # work grows with the data
-        return "data", _more_data(about)
-    if cause not in COMPUTE or about.calls is None:
-        return "", ""
+    sentence on it. ``alike``: all parts of its computing are slower to the same degree.
+
+    What was counted comes first: who computes longer also waits longer for a core."""
+    counted, sentence = _counted(about, cause, longer_ns, usual_ns)
+    cores = _cores(about, longer_ns)
+    if counted or cores:
+        return counted or "cores", " ".join(filter(None, (sentence, cores)))
+    compared = [x for x in (about.samples, about.batch_bytes) if x and x.others]
     work = [x for x in (about.calls, about.flops) if x]
-    own, others = (_work([getattr(x, side) for x in work]) for side in ("own", "others"))
-    if any(map(_more, work)):
-        if not _explains(work, longer_ns, usual_ns):
-            return "", ""
-        return "work", f"It has more work: {own} per step, the others {others}."
-    if data and all(map(_same, (*data, *work))) and alike:
+    if cause in COMPUTE and about.calls and compared and alike and all(map(_same, compared + work)):
         return "speed", (
-            f"It does the same work as they do ({own} per step, and as much data) at"
-            f" {percent(usual_ns / (usual_ns + longer_ns))} of their speed."
+            f"It does the same work as they do ({_work(about, 'own')} per step, and as much data)"
+            f" at {percent(usual_ns / (usual_ns + longer_ns))} of their speed."
         )
     return "", ""
+
+
+def _counted(about: LateRank, cause: str, longer_ns: float, usual_ns: float) -> tuple[Why, str]:
+    """More data or more work, if it explains most of the time."""
+    data = [x for x in (about.samples, about.batch_bytes) if x and x.others]
+    if _explains(data, longer_ns, usual_ns):
+        return "data", _more_data(about)
+    work = [x for x in (about.calls, about.flops) if x]
+    if cause in COMPUTE and about.calls and _explains(work, longer_ns, usual_ns):
+        own, others = _work(about, "own"), _work(about, "others")
+        return "work", f"It has more work: {own} per step, the others {others}."
+    return "", ""
+
+
+def _cores(about: LateRank, longer_ns: float) -> str:
+    """A sentence, if its main thread's wait for a core explains most of the time."""
+    queued = about.queued_ns
+    if queued is None or not queued.own - queued.others >= MAJORITY_FRAC * longer_ns > 0:
+        return ""
+    return (
+        f"Its main thread waits {duration(queued.own)} per step for a free core, theirs"
+        f" {duration(queued.others)}."
+    )
 
 
 def _explains(more: Sequence[Beside], longer_ns: float, usual_ns: float) -> bool:
@@ -178,10 +201,14 @@ def _more_data(about: LateRank) -> str:
     return f"Its batches have more data: {numbers}{alike} (longer samples, or more padding)."
 
 
-def _work(calls_and_flops: Sequence[float]) -> str:
-    calls, *flops = calls_and_flops
+def _work(about: LateRank, side: Literal["own", "others"]) -> str:
+    assert about.calls is not None
+    flops = about.flops and getattr(about.flops, side)
     return " and ".join(
-        [f"{count(calls)} torch calls", *(f"{significant(x / 1e9)} GFLOP" for x in flops if x)]
+        [
+            f"{count(getattr(about.calls, side))} torch calls",
+            *([f"{significant(flops / 1e9)} GFLOP"] if flops else []),
+        ]
     )
 
 
@@ -207,6 +234,10 @@ def changing_waits(ranks: Ranks, step_ns: float) -> str:
 
 def _own(rank: RankTime) -> float:
     return sum(took for name, took in rank.components_ns.items() if name not in NOT_ITS_OWN)
+
+
+def _usual(others: Sequence[RankTime]) -> float:
+    return statistics.median(_own(rank) for rank in others if rank.components_ns)
 
 
 def _median(ranks: tuple[RankTime, ...], component: str) -> float:

@@ -7,12 +7,13 @@ communication beyond its own. The cause is the work in which this rank exceeds t
 others most. On CPUs `tdiag run` compares the clean steps of all ranks on the machine: backward, in
 which gradients are summed, ends for all at once, so its part beyond the shortest one is waiting.
 
-Four comparisons with the median of the others show why it is late. Its cores: how long its main
-thread was ready and waited for one, by the kernel's counters. Its batches: samples and bytes,
+Four comparisons with the median of the others show why it is late. Its batches: samples and bytes,
 padding included, as its DataLoader fetched them. Its work: torch calls and floating-point
-operations in the traces of the same steps. Its lines: stacks that py-spy sampled on all ranks of
-the machine (up to 8) at once. A rank with more work for the same data is reported with the line
-whose extra time is largest; a rank with the same data and the same work is reported as slower.
+operations in the traces of the same steps. Its cores: how long its main thread was ready and waited
+for one, by the kernel's counters. Its lines: stacks that py-spy sampled on all ranks of the machine
+(up to 8) at once. A rank with more work for the same data is reported with the line whose extra
+time is largest, unless all its lines are slower to the same degree: then other programs use its
+cores, and no line is at fault. A rank with the same data and the same work is reported as slower.
 
 ## Why it is slow
 Every step ends when the last rank arrives. All other devices idle in the collective until then.
@@ -149,7 +150,8 @@ def check(
         return None
     cause, rank = straggler.cause, straggler.rank
     at = _place(straggler, late, syncs, transfers, loaders, stacks)
-    if at is None and straggler.why not in ("data", *MACHINES):
+    # Where lines were compared with the others', the top line of this rank alone says nothing.
+    if at is None and ranks.source == "trace" and straggler.why not in ("data", *MACHINES):
         line = main_line(cause, stacks, ops)
         at = line.at if line else None
     source = ranks.source
@@ -212,7 +214,9 @@ def _place(
         return None
     if straggler.why == "data":
         return late.dealt_at if late else None
-    line = late.line if late and late.rank == straggler.rank.rank else None
+    line = None
+    if late and late.rank == straggler.rank.rank and straggler.stands_out(late.line_ns):
+        line = late.line
     if cause == "data_wait":
         train = loaders.train() if loaders else None
         if train is None:

@@ -97,6 +97,30 @@ def test_cpu_time_is_absent_where_it_was_not_measured(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("loader", "found"), [(False, "prepare"), (True, "forward")])
+def test_an_agent_that_acts_draws_its_batch_before_the_forward(
+    tmp_path: Path, loader: bool, found: str
+) -> None:
+    """A teacher is called without gradients, too; then a loader has the batch."""
+
+    def step(run: Run, number: int) -> None:
+        if loader:
+            run.batch(1)
+        run.forward(2, grad=False)
+        run.gap(5)  # its environment, and a batch from its memory
+        run.forward(2, grad=False)
+        run.gap(1)
+        run.forward(6)
+        run.gap(3)
+        run.forward(2, grad=False)
+        run.backward(10)
+        run.update(3)
+
+    times = in_ms(Run(tmp_path).steps(30, step))
+    assert times.get("prepare", 0) == (6 if found == "prepare" else 0)
+    assert times["forward"] == 21 - times.get("prepare", 0)
+
+
 def test_accumulation_is_one_step_of_many_backwards(tmp_path: Path) -> None:
     def step(run: Run, number: int) -> None:
         for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tdiag.diagnose.engine import run_rule
@@ -15,6 +16,7 @@ from .test_td6xx_to_td9xx_ranks_and_memory import (
     AS_MUCH_DATA,
     AS_MUCH_WORK,
     STRAGGLER,
+    at,
     beside,
     finding,
     late_with,
@@ -63,3 +65,31 @@ def test_a_short_wait_for_a_core_does_not_explain_it() -> None:
     assert "core" not in finding("TD902", late).summary
     late = late_with({**AS_MUCH_DATA, "queued_ns": beside(30 * MS, 4 * MS)})
     assert finding("TD902", late).location is None
+
+
+def test_more_data_is_named_even_if_the_rank_also_waits_for_a_core() -> None:
+    """It computes longer, so it also waits longer on a crowded machine."""
+    crowded = {"samples": beside(64, 32), "queued_ns": beside(30 * MS, 4 * MS)}
+    found = finding("TD902", late_with(crowded))
+    assert found.summary.endswith(
+        "64 samples, the others' 32. Its main thread waits 30.0 ms per step for a free core, theirs"
+        " 4.00 ms."
+    )
+    assert found.location == at(7)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (beside(30 * MS, 0), True),  # new: of 80 ms, the others' 40
+        (beside(52 * MS, 14 * MS), True),  # the rest: 28 instead of 26 ms
+        (beside(40 * MS, 20 * MS), False),  # everything takes twice as long
+        (beside(45 * MS, 20 * MS), False),  # 10 of its 25 ms more are beyond that
+    ],
+)
+def test_a_line_is_named_only_if_it_is_slower_than_the_rest(line: Beside, named: bool) -> None:
+    evidence = late_with({})
+    known = evidence.get(LateRank)
+    assert known is not None
+    evidence.add(msgspec.structs.replace(known, line_ns=line))
+    assert finding("TD902", evidence).location == (at(9) if named else None)

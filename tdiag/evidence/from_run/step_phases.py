@@ -154,6 +154,9 @@ class _Gaps:
         phases: Ints = self.table[roles_before[position], roles_after[position]]
         over = np.append(_starts_over(self.timeline.arg[index], role), False)[position]
         phases[over & (roles_before[position] == EVAL_MODEL)] = _NUMBER["after_step"]
+        if not (role == BATCH).any():
+            acted = np.append(False, _acts(self.timeline.arg[index], role))[position]
+            phases[acted & (roles_after[position] == MODEL)] = _NUMBER["prepare"]
         return phases
 
     def fill_closures(self, phases: Ints) -> None:
@@ -182,6 +185,19 @@ def _starts_over(arg: Ints, role: Ints) -> Mask:
     following = np.searchsorted(calls, np.arange(len(role)))
     over: Mask = np.isin(role, (BATCH, MODEL)) & begins[following]
     return over
+
+
+def _acts(arg: Ints, role: Ints) -> Mask:
+    """For each region, whether it is a call of a model without gradients, and none with gradients
+    came since the last backward or update: an agent acts, and its environment and the memory that
+    its batch is drawn from come before the next call."""
+    order = np.arange(len(role))
+    recording = arg & GRAD_ON > 0
+    learns = np.where(((role == MODEL) & recording) | (role == LOSS), order, -1)
+    updated = np.where(np.isin(role, (GRADIENT, UPDATE)), order, -1)
+    yet = np.maximum.accumulate(learns) > np.maximum.accumulate(updated)
+    acts: Mask = (role == MODEL) & ~recording & ~yet
+    return acts
 
 
 def phases_per_step(timeline: Slices, phases: Ints, values: Ints) -> Ints:
