@@ -85,6 +85,9 @@ class Phases(Kind, frozen=True, kw_only=True):
     # Time per step in which the training thread is neither on a core nor waits for one. None:
     # unknown.
     blocked_ns: float | None = None
+    # Most of the time before the forward follows a call of a model without gradients, and no loader
+    # gives batches: an agent acts.
+    acts: bool = False
 
     @property
     def prepare_waits(self) -> bool:

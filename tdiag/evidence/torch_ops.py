@@ -114,6 +114,7 @@ class Ops(Kind, frozen=True, kw_only=True):
     module_moves: tuple[ModuleMove, ...] = ()
     attention: tuple[Attention, ...] | None = None
     fused_attention: tuple[FusedAttention, ...] = ()
+    acts: bool = False  # Phases.acts
 
 
 class Dispatch(Kind, frozen=True, kw_only=True):

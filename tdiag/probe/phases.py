@@ -116,12 +116,14 @@ class ModuleWatch:
                 return forward._outermost(original, self, args, kwargs)
             forward.depth = 1
             if marks.clocked:
-                marks.made_by_hand()
+                marks.made_by_hand(known[0])
             put((FORWARD_BEGIN, wall_ns(), known[0]))
             try:
                 return (original or module.__call__)(self, *args, **kwargs)
             finally:
                 forward.depth = 0
+                if marks.clocked:
+                    marks.made_by_hand()
                 put((FORWARD_END, wall_ns(), known[1]))
 
         call.tdiag_watched = True  # type: ignore[attr-defined]
@@ -148,7 +150,7 @@ class ModuleWatch:
         full = len(marks.log) > MOST_VALUES
         if not full:
             if marks.clocked:
-                marks.made_by_hand()
+                marks.made_by_hand(mode)
             marks.put((FORWARD_BEGIN, wall_ns(), number << MODULE_SHIFT | mode))
         result = None
         try:
@@ -157,6 +159,8 @@ class ModuleWatch:
             self.depth = 0
             scalar = _is_scalar(result)
             if not full:
+                if marks.clocked:
+                    marks.made_by_hand()
                 marks.put((FORWARD_END, wall_ns(), scalar))
             if result is not None and id(module) in self.calls:
                 self.calls[id(module)][mode] = number << MODULE_SHIFT | mode, scalar

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from .wire import EVENTS, GC_BEGIN, GC_END, ON_CPU, RecordKind, events_file
+from .wire import EVENTS, GC_BEGIN, GC_END, GRAD_ON, ON_CPU, RecordKind, events_file
 
 FLUSH_EVERY_NS = 250_000_000  # with stop.POLL_NS, the most that a killed process can lose
 FLUSH_EACH_OF_FIRST = 100  # short runs and early crashes lose nothing
@@ -135,9 +135,10 @@ class Marks:
         self.clocked = True
         self.cpu_start = _cpu()
 
-    def made_by_hand(self) -> None:
-        """The step's first forward begins: the time before it made the batch."""
-        self.clocked = False
+    def made_by_hand(self, called: int = 0) -> None:
+        """A forward begins that was ``called`` so (``FORWARD_BEGIN``), or ends: the time before the
+        step's first one with gradients made the batch. One without is an agent that acts."""
+        self.clocked = not called & GRAD_ON
         self.put((ON_CPU, _cpu() - self.cpu_start, 0))
 
     def cut(self, now: int) -> list[int]:

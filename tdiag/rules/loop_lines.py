@@ -300,14 +300,19 @@ def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, tuple[int
 
 
 def _leading(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, dict[int, set[str]]]:
-    """For each function the lines that make torch calls or lead to some, and the calls' phases."""
+    """For each function the lines that make torch calls or lead to some, and the calls' phases. An
+    agent's forward without gradients comes before the step's."""
     found: dict[FunctionKey, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    called = {x.at.spot: x.phase for x in ops.lines}
-    for x in ops.lines:
+    acting = [x for x in ops.lines if ops.acts and x.phase == "forward" and not x.grad_calls]
+    acts = {(function_key(x.at.file, x.at.function), x.at.line) for x in acting}
+    mine = [x for x in ops.lines if x not in acting]
+    called = {x.at.spot: x.phase for x in mine}
+    for x in mine:
         found[function_key(x.at.file, x.at.function)][x.at.line].add(x.phase)
     for number, frame in enumerate(frames):
         if phase := called.get((frame.file, frame.line)):
-            for function, line in _up(number, frames):
+            above = list(_up(number, frames))
+            for function, line in above if acts.isdisjoint(above) else ():
                 found[function][line].add(phase)
     return found
 

@@ -76,7 +76,7 @@ def check(
     system = share_of_rank(system, threads)
     making = by_hand_ns(budget, phases, environment, loaders)
     wall, cpu = phases.wall_ns.get("prepare", 0.0), phases.cpu_ns.get("prepare", 0.0)
-    if not making or acts(flags, calls):
+    if not making or phases.acts or acts(flags, calls):
         return None
     if making < NOTICEABLE_FRAC * budget.step_ns or making < HANDOVER_HIGH_NS:
         return None

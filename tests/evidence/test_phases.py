@@ -116,7 +116,9 @@ def test_an_agent_that_acts_draws_its_batch_before_the_forward(
         run.backward(10)
         run.update(3)
 
-    times = in_ms(Run(tmp_path).steps(30, step))
+    run = Run(tmp_path).steps(30, step)
+    times = in_ms(run)
+    assert phases_of(run).acts is not loader
     assert times.get("prepare", 0) == (6 if found == "prepare" else 0)
     assert times["forward"] == 21 - times.get("prepare", 0)
 

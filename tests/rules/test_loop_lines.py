@@ -46,6 +46,27 @@ def test_the_source_order_of_one_loop() -> None:
     assert [x.at.line for x in beside_the_step(AFTER, lines, in_loop(), None)] == [55]
 
 
+@pytest.mark.parametrize(("acts", "drawn"), [(True, [44, 30]), (False, [])])
+def test_an_agent_acts_before_its_batch_is_drawn(acts: bool, drawn: list[int]) -> None:
+    """``main``: 40 acts, 44 draws the batch (line 30), 46 learns. Both forwards run line 19."""
+    calls = replace(
+        ops(
+            op_line(40, "forward", 3, at=at(40, "main")),
+            op_line(19, "forward", 9, at=at(19, "forward"), grad_calls=4.0),
+            op_line(53, "optimizer", 9, at=at(53, "learn")),
+        ),
+        acts=acts,
+    )
+    stacked = tree(
+        ("main", 40, -1, 0.1), ("forward", 19, 0, 0.1),
+        ("main", 44, -1, 0.4), ("draw", 30, 2, 0.3),
+        ("main", 46, -1, 0.5), ("learn", 50, 4, 0.2), ("forward", 19, 5, 0.2),
+        ("learn", 53, 4, 0.3),
+    )  # fmt: skip
+    lines = stacks((stack(44, 0.1, function="main"), stack(30, 0.3, function="draw")))
+    assert [x.at.line for x in beside_the_step(BEFORE, lines, calls, stacked)] == drawn
+
+
 @pytest.mark.parametrize(
     ("prepare", "other", "named"),
     [

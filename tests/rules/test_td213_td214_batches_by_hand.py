@@ -84,6 +84,15 @@ def test_an_environment_cannot_run_ahead(drawn: bool) -> None:
     assert run_rule(find("TD214"), evidence) is None
 
 
+def test_what_an_agent_draws_from_its_memory_cannot_be_made_ahead() -> None:
+    step = budget(prepare=40, forward=20)
+    drawing = replace(phases(prepare=40, forward=20), cpu_ns={"prepare": 40.0 * MS})
+    evidence = Evidence().add(step, drawing, system(), environment())
+    assert isinstance(run_rule(find("TD214"), evidence), Finding)
+    evidence.add(replace(drawing, acts=True))
+    assert run_rule(find("TD214"), evidence) is None
+
+
 def test_python_that_makes_the_batch_is_preprocessing_whichever_finding_comes_first() -> None:
     step = budget(prepare=10, forward=0.5, backward=0.6, optimizer=0.2)
     making = phases(prepare=10, forward=0.5, backward=0.6, optimizer=0.2)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from tdiag.evidence.device import SyncLine, SyncLines
 from tdiag.evidence.from_run.counted_records import CallsRecord, OpsLine, OpsRecord
 from tdiag.evidence.from_run.event_files import Process
@@ -44,7 +46,8 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
         # the next batch (docs/phases.md).
         apart = "prepare" in wall or "unattributed" not in wall
         beside = "prepare" if apart else "unattributed"
-        kinds.append(_ops(ops, lead.all(OpsRecord), beside))
+        acts = phases is not None and phases.acts
+        kinds.append(msgspec.structs.replace(_ops(ops, lead.all(OpsRecord), beside), acts=acts))
         if ops.syncs is not None:
             kinds.append(_sync_lines(ops))
     if calls := longest(lead.all(CallsRecord)):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from tdiag.evidence.from_run.batch_facts import BatchFacts
 from tdiag.evidence.from_run.records import ModuleRecord
 from tdiag.evidence.from_run.roles import (
     BATCH,
@@ -43,10 +41,7 @@ from tdiag.probe.wire import (
     BY_MICRO_BATCH,
     BY_OPTIMIZER,
     GRAD_ON,
-    ITERATOR_MADE,
     MODULE_SHIFT,
-    OF_GRAD,
-    TRAINING_MODE,
 )
 
 PHASES = (
@@ -221,7 +216,7 @@ def make_phases(
     cpu = _on_core(timeline, phases, clean)
     counts = _entries(timeline, roles, phases, clean)
     seen = [name for name, ns in zip(PHASES, wall.tolist(), strict=True) if ns]
-    batches = _Batches(timeline, roles, clean)
+    batches = BatchFacts(timeline, roles, clean)
     models = [number for number, module in modules.items() if module.parameters]
     bare = [number for number, module in modules.items() if not module.parameters]
     losses = [number for number, module in modules.items() if module.loss]
@@ -243,6 +238,7 @@ def make_phases(
         gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
         grad_calls=batches.grad_calls() / steps,
         update_ns=_updating(timeline, roles, phases, clean) / steps,
+        acts=_acting(timeline, roles, phases, clean),
     )
 
 
@@ -259,6 +255,15 @@ def _updating(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> int:
     inside = np.isin(timeline.owner, roles.index[roles.role == UPDATE])
     inside &= (phases == _NUMBER["optimizer"]) & clean[timeline.in_step]
     return int(timeline.ns[inside].sum())
+
+
+def _acting(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> bool:
+    """Whether most of the time before the forward follows another call of a model."""
+    prepared = (phases == _NUMBER["prepare"]) & clean[timeline.in_step]
+    position = np.searchsorted(roles.index, timeline.following)
+    acted = prepared & (np.append(START, roles.role)[position] == MODEL)
+    spent = int(timeline.ns[prepared].sum())
+    return spent > 0 and int(timeline.ns[acted].sum()) > MAJORITY_FRAC * spent
 
 
 def _collected_while_waiting(timeline: Slices, clean: Mask) -> int:
@@ -297,99 +302,3 @@ def _entries(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> dict[
     saved = clean[timeline.step] & (timeline.kind == SAVE)
     counts["checkpoint"] = len(np.unique(timeline.step[saved]))
     return counts
-
-
-@dataclass(frozen=True)
-class _Requests:
-    """Rows of :class:`_Batches` that ask a loader, loader by loader. ``made``: in ``iter(loader)``;
-    ``edge``: a pass's first or last request; ``empty``: a last request from which nothing was
-    computed before the next pass, because no batch was left."""
-
-    index: Ints
-    made: Mask
-    edge: Mask
-    empty: Mask
-
-
-class _Batches:
-    """Facts about each batch of the clean steps."""
-
-    def __init__(self, timeline: Slices, roles: Roles, clean: Mask) -> None:
-        keep = clean[timeline.step[roles.index]]
-        self.index, self.role = roles.index[keep], roles.role[keep]
-        self.wall = timeline.wall[self.index]
-        self.arg, self.ret = timeline.arg[self.index], timeline.ret[self.index]
-
-    def waits(self) -> list[int]:
-        """Durations of the usual waits for a batch, without a pass's first and last request."""
-        requests = self.requests
-        usual = self.wall[requests.index[~requests.made & ~requests.edge]]
-        return [int(ns) for ns in usual]
-
-    def given(self) -> dict[int, int]:
-        """The number of batches from each loader, by its number."""
-        requests = self.requests
-        loaders = self.arg[requests.index[~requests.made & ~requests.empty]]
-        return dict(zip(*(x.tolist() for x in np.unique(loaders, return_counts=True)), strict=True))
-
-    @cached_property
-    def requests(self) -> _Requests:
-        batch = np.flatnonzero(self.role == BATCH)
-        index = batch[np.argsort(self.arg[batch], kind="stable")]
-        made, loader = self.ret[index] == ITERATOR_MADE, self.arg[index]
-        same = loader[1:] == loader[:-1]
-        first = np.append(False, made[:-1] & same)[: len(index)] & ~made
-        last = np.append(made[1:] & same, False)[: len(index)] & ~made
-        worked = np.cumsum(np.isin(self.role, (MODEL, LOSS, GRADIENT)))[index]
-        return _Requests(index, made, first | last, last & (np.append(worked[1:], 0) == worked))
-
-    def starting_ns(self) -> float:
-        """Time to start and end passes over the data: in ``iter(loader)``, and the time beyond the
-        usual wait for the first batch after it (workers start, and their queue is empty) and the
-        last request before it (no batch is left, workers are ending)."""
-        requests, usual = self.requests, self.waits()
-        wall = self.wall[requests.index]
-        beyond = wall[requests.edge] - (np.median(usual) if usual else 0.0)
-        return float(wall[requests.made].sum() + beyond[beyond > 0].sum())
-
-    def evaluated(self, bare: Sequence[int]) -> int:
-        """Evaluated batches: those of loaders whose batches a model was called on, else calls of
-        models. ``bare``: modules without parameters, which are not models (a criterion, an
-        activation)."""
-        model = self.role == EVAL_MODEL
-        fed = (self.role == EVAL_BATCH) & np.append(model[1:], False)
-        return int(fed.sum()) or int((model & ~np.isin(self.arg >> MODULE_SHIFT, bare)).sum())
-
-    def eval_evident(self, losses: Sequence[int], bare: Sequence[int]) -> bool:
-        """Whether a loader feeds it or a loss is applied to it. ``losses``: torch's own; ``bare``:
-        modules without parameters, which are a loss if they return a single number, else a part of
-        the model."""
-        module = self.arg >> MODULE_SHIFT
-        judged = np.isin(module, losses) | (np.isin(module, bare) & (self.ret == 1))
-        judged &= self.role == EVAL_MODEL
-        return bool(judged.any() or (self.role == EVAL_BATCH).any())
-
-    def grad_calls(self) -> int:
-        """Calls of ``torch.autograd.grad`` in training."""
-        return int(((self.role == GRADIENT) & (self.arg == OF_GRAD)).sum())
-
-    def eval_grad_frac(self) -> float | None:
-        model = self.role == EVAL_MODEL
-        total = int(self.wall[model].sum())
-        recording: npt.NDArray[np.bool_] = model & (self.arg & GRAD_ON > 0)
-        return int(self.wall[recording].sum()) / total if total else None
-
-    def train_mode_frac(self, role: int, models: Sequence[int]) -> float | None:
-        """The share of these modules' time in this role that they were in training mode."""
-        chosen = (self.role == role) & np.isin(self.arg >> MODULE_SHIFT, models)
-        if role == MODEL:
-            chosen &= self.arg & GRAD_ON > 0  # a frozen teacher is in eval mode on purpose
-        total = int(self.wall[chosen].sum())
-        return (
-            int(self.wall[chosen & (self.arg & TRAINING_MODE > 0)].sum()) / total if total else None
-        )
-
-    def eval_mode_frac(self, models: Sequence[int]) -> float | None:
-        trains = bool((self.role == GRADIENT).any())
-        training = self.train_mode_frac(MODEL, models) if trains else None
-        return None if training is None else 1.0 - training

@@ -1,0 +1,42 @@
+"""An agent that calls its model before the step: what comes between is timed on the CPU clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.steps import Phases
+
+from .harness import watch_code
+
+SCRIPT = """
+import time
+import torch
+from torch import nn
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(60):
+    with torch.no_grad():
+        model(torch.ones(1, 4))
+    {draw}
+    with torch.no_grad():
+        wanted = model(torch.ones(8, 4))
+    optimizer.zero_grad()
+    (model(torch.ones(8, 4)) - wanted).square().sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("draw", "waits"), [("sum(range(200_000))", False), ("time.sleep(0.005)", True)]
+)
+def test_drawing_a_batch_works_or_waits(tmp_path: Path, draw: str, waits: bool) -> None:
+    script = SCRIPT.format(draw=draw)
+    run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=60)
+    assert run.returncode == 0 and run.of("failure") == []
+    found = run.evidence().get(Phases)
+    assert found is not None and found.acts
+    assert found.wall_ns["prepare"] > found.wall_ns["forward"]
+    assert found.cpu_ns["prepare"] > 0
+    assert found.prepare_waits is waits
