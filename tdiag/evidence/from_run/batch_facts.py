@@ -25,9 +25,9 @@ from tdiag.probe.wire import GRAD_ON, ITERATOR_MADE, MODULE_SHIFT, OF_GRAD, TRAI
 
 @dataclass(frozen=True)
 class _Requests:
-    """Rows of :class:`BatchFacts` that ask a loader, loader by loader. ``made``: in ``iter(loader)``;
-    ``edge``: a pass's first or last request; ``empty``: a last request from which nothing was
-    computed before the next pass, because no batch was left."""
+    """Rows of :class:`BatchFacts` that ask a loader, loader by loader. ``made``: in
+    ``iter(loader)``; ``edge``: a pass's first or last request; ``empty``: a last request from which
+    nothing was computed before the next pass, because no batch was left."""
 
     index: Ints
     made: Mask
