@@ -20,7 +20,7 @@ from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS, moves_memory
-from tdiag.rules.loop_lines import logging_spots
+from tdiag.rules.loop_lines import logging_spots, written_in_forward
 from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import MIN_SAMPLES
 
@@ -231,11 +231,16 @@ def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget)
         claimed = min(costs.unknown[name], share * budget.components_ns.get(name, 0))
         costs.unknown[name] -= claimed
         explained += claimed
+    within = 0.0  # of the model's phases, from which no mark separates it
     if finding.cls == "rollout" and "forward" in finding.components:
-        # An environment stepped between two calls of the model: no mark separates it from forward.
-        stepped = min(costs.compute, share * budget.components_ns.get("forward", 0))
-        costs.compute -= stepped
-        explained += stepped
+        # An environment stepped between two calls of the model.
+        within = share * budget.components_ns.get("forward", 0)
+    elif finding.cls == "logging" and not budget.has_device:
+        seen = (evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees))
+        within = sum(line.self_frac for line in written_in_forward(*seen)) * budget.step_ns
+    within = min(costs.compute, within)
+    costs.compute -= within
+    explained += within
     return explained
 
 

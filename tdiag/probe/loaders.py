@@ -58,7 +58,8 @@ class LoaderWatch:
         self.described: dict[int, tuple[dict[str, Any], weakref.ref[Any]]] = {}
         self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
         self.passes: dict[int, int] = {}  # loader number → iterators made
-        self.fetches = 0
+        self.fetches = 0  # measured in this process
+        self.measured: dict[int | None, int] = {}  # of those, by loader number
         self.counters: ThreadCounters | None = None
         self.pid = -1
         self.entered_ns = 0  # the first fetch of this process
@@ -231,7 +232,9 @@ class LoaderWatch:
             fetcher.collate_fn = _timed_collate(fetcher.collate_fn, timing)
         timing["on"] = True
         timing["collate"] = timing["collate_cpu"] = timing["collate_kernel"] = 0
-        first = self.fetches < WEIGH_FIRST and self.passes.get(timing["loader"], 1) == 1
+        number = timing["loader"]
+        again = get_worker_info() is not None and self.passes.get(number, 1) > 1
+        first = not again and self.measured.get(number, 0) < WEIGH_FIRST
         timing["dataset"] = fetcher.dataset if first else None
         timing["states"] = fetches.begin(first)
         if self.counters is not None:
@@ -263,8 +266,10 @@ class LoaderWatch:
         if self.counters is not None:
             record.update(self.counters.since(timing["before"]))
             record["kernel"] = max(0, record["kernel"] - timing["collate_kernel"])
-        if self.fetches < WEIGH_FIRST or self.fetches % WEIGH_EVERY == 0:
+        before = self.measured.get(timing["loader"], 0)
+        if before < WEIGH_FIRST or before % WEIGH_EVERY == 0:
             record["bytes"], record["dtypes"] = count_bytes(batch)
+        self.measured[timing["loader"]] = before + 1
         self.fetches += 1
         self.probe.recorder.write("fetch", **record)
 
@@ -274,6 +279,7 @@ class LoaderWatch:
         self.pid = os.getpid()
         self.entered_ns = _wall()
         self.fetches = 0
+        self.measured = {}
         self.counters = ThreadCounters()
         info = get_worker_info()
         if info is None:

@@ -16,9 +16,10 @@ from collections.abc import Collection, Iterator, Sequence
 from tdiag.evidence.sampled import NOT_LOGGING, WRITES, CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.torch_ops import Ops
+from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain
-from tdiag.rules.only_writes import only_writes
+from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 BEFORE, AFTER = "before", "after"
@@ -150,20 +151,55 @@ def _of_weights(
 
 
 def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
-    """Lines after the step that make what is logged, most samples first: histograms, plots or
+    """Lines that make what is logged, most samples first. After the step: histograms, plots or
     tables, whether they are written or kept, whatever a line that writes calls, and whatever a
-    function that only writes computes."""
+    function that only writes computes. There and in the forward: whatever is computed for a
+    variable or an argument that is only written."""
+    if stacks is None:
+        return []
     frames = trees.training if trees else ()
     loops, logging = _spans(ops, frames) if ops else {}, logging_spots(stacks)
-    return [
+    after = beside_the_step(AFTER, stacks, ops, trees)
+    found = [
         line
-        for line in beside_the_step(AFTER, stacks, ops, trees)
+        for line in after
         if _DESCRIBES.search(linecache.getline(*line.at.spot))
         or line.leaf.endswith(_DESCRIBING)
         or line.library in _DRAWS
         or _called_to_write(line, frames, loops, logging)
         or only_writes(line.at)
+        or (_written_at(line, frames, loops) and not _of_weights(line, frames, loops))
     ]
+    found += written_in_forward(stacks, ops, trees)
+    return sorted(found, key=lambda line: -line.self_frac)
+
+
+def written_in_forward(
+    stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
+) -> list[StackLine]:
+    """Lines of the forward and of the loss whose value is only written: a metric for the log."""
+    lines = stacks.training if stacks else ()
+    within = (line for line in lines if phase_of(line, ops) in _FORWARD)
+    return [line for line in within if written_at(line, ops, trees)]
+
+
+def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
+    """Where the line's value, or that of the call it was made for, is set or passed, if it is only
+    written. None if it is also used, or unknown."""
+    frames = trees.training if trees else ()
+    return _written_at(line, frames, _spans(ops, frames) if ops else {})
+
+
+def _written_at(
+    line: StackLine, frames: Sequence[CallFrame], loops: Collection[FunctionKey]
+) -> Place | None:
+    for (file, name), number in chain(line, frames):
+        at = Place(file=file, line=number, function=name)
+        if made_to_write(at):
+            return at
+        if (file, name) in loops or not only_returns(at):
+            return None  # it does more than to return the value
+    return None
 
 
 def _called_to_write(
@@ -288,14 +324,14 @@ def _side(
 
 
 def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, tuple[int, int]]:
-    """For each function that leads to the forward and to the update: the first and the last of its
-    lines that do."""
+    """For each function that leads to the forward and to the update: the first of its lines that
+    do, and the last that updates. A forward below it is not of the step."""
     spans = {}
     for function, lines in _leading(ops, frames).items():
         forward = [number for number, phases in lines.items() if phases & set(_FORWARD)]
         update = [number for number, phases in lines.items() if phases & set(_UPDATE)]
         if forward and update:
-            spans[function] = (min(forward + update), max(forward + update))
+            spans[function] = (min(forward + update), max(update))
     return spans
 
 

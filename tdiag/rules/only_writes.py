@@ -1,35 +1,134 @@
-"""Functions whose only effect is what they write, by their source."""
+"""What is computed only to be written to a log, by its source."""
 
 from __future__ import annotations
 
 import ast
 import linecache
 from collections.abc import Iterator
-from functools import lru_cache
+from typing import TypeAlias
 
 from tdiag.evidence.sampled import WRITES
 from tdiag.model.place import Place
 from tdiag.rules.syntax import innermost, tree_of
 
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CONTAINERS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
+# Methods whose value nobody reads: ``self.log("loss", loss)`` of Lightning, ``wandb.log``.
+_LOGS = ("log", "log_dict", "log_metrics", "log_metric", "log_scalar")
+# Calls between a value and the log that have no other effect.
+_CONVERTS = {
+    "item", "tolist", "numpy", "cpu", "detach", "float", "int", "str", "round", "format", "join",
+    "mean", "sum", "sqrt", "min", "max", "abs", "len", "list", "tuple", "dict", "zip", "sorted",
+    "items", "values", "keys",
+}  # fmt: skip
 _MAKE_CONTAINERS = ("dict", "list", "set", "defaultdict", "OrderedDict", "Counter")
 
 
-@lru_cache(maxsize=256)
 def only_writes(at: Place) -> bool:
     """Whether the function around the line writes a log and has no other effect: it returns no
     value, stores nothing outside its own variables, and calls nothing else as a statement. What it
     computes is then computed to be written. False if the source is not known."""
-    text = "".join(linecache.getlines(at.file))
+    function = innermost(tree_of(at.file), _FUNCTIONS, at.line)
+    return isinstance(function, _FUNCTIONS) and _only_writes(function, _text(at.file))
+
+
+def only_returns(at: Place) -> bool:
+    """Whether the function around the line has no effect but the value that it returns."""
     function = innermost(tree_of(at.file), _FUNCTIONS, at.line)
     if not isinstance(function, _FUNCTIONS):
         return False
+    inside, own = _body(function)
+    given = [node for node in inside if not isinstance(node, ast.Return)]
+    return not any(_has_effect(node, own, _text(at.file)) for node in given)
+
+
+def made_to_write(at: Place) -> bool:
+    """Whether the value of the line's statement is only written: the statement calls what writes,
+    or every use of the variable that it sets does. False if the source is not known."""
+    tree = tree_of(at.file)
+    statement = innermost(tree, (ast.stmt,), at.line)
+    if tree is None or statement is None:
+        return False
+    scope = innermost(tree, _FUNCTIONS, at.line) or tree
+    return _is_written(statement, list(_statements(scope)), tree, _text(at.file), set())
+
+
+def _text(file: str) -> str:
+    return "".join(linecache.getlines(file))
+
+
+def _body(function: _Function) -> tuple[list[ast.AST], set[str]]:
+    """Its nodes, and the variables that hold containers of its own."""
+    inside = [node for statement in function.body for node in ast.walk(statement)]
+    return inside, set(_containers(inside))
+
+
+def _only_writes(function: _Function, text: str) -> bool:
     if not WRITES.search(ast.get_source_segment(text, function) or ""):
         return False
-    inside = [node for statement in function.body for node in ast.walk(statement)]
-    own = set(_containers(inside))
+    inside, own = _body(function)
     return not any(_has_effect(node, own, text) for node in inside)
+
+
+def _is_written(
+    statement: ast.AST, scope: list[ast.stmt], tree: ast.Module, text: str, seen: set[str]
+) -> bool:
+    """``scope``: the statements of its function. ``seen``: variables that are being followed."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Call) and _writes(statement.value, tree, text)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target = statement.targets[0]
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    set_here = {x.id for x in names if isinstance(x, ast.Name)}
+    if len(set_here) < len(names) or set_here & seen:
+        return False
+    uses = [x for x in scope if x is not statement and set_here & set(_read(x))]
+    return bool(uses) and all(
+        (isinstance(x, ast.Expr) or not _calls(x) - _CONVERTS)
+        and _is_written(x, scope, tree, text, seen | set_here)
+        for x in uses
+    )
+
+
+def _calls(statement: ast.stmt) -> set[str]:
+    """The names of the functions and methods that the statement calls."""
+    return {_name(x) for x in ast.walk(statement) if isinstance(x, ast.Call)}
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _writes(call: ast.Call, tree: ast.Module, text: str) -> bool:
+    """Whether the call writes a log: by its text, by a name that only loggers have, or because it
+    calls a function of the same file that only writes."""
+    name = _name(call)
+    if name in _LOGS or WRITES.search(ast.get_source_segment(text, call) or ""):
+        return True
+    called = [x for x in ast.walk(tree) if isinstance(x, _FUNCTIONS) and x.name == name]
+    return bool(called) and all(_only_writes(x, text) for x in called)
+
+
+def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
+    """All statements below, without those of functions and classes defined there."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            yield from _statements(node)
+
+
+def _read(statement: ast.stmt) -> Iterator[str]:
+    """The variables that the statement reads itself; of a function defined there, all."""
+    level: list[ast.AST] = [statement]
+    while level:
+        node = level.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        whole = isinstance(statement, (*_FUNCTIONS, ast.ClassDef))
+        level += [x for x in ast.iter_child_nodes(node) if whole or not isinstance(x, ast.stmt)]
 
 
 def _containers(nodes: list[ast.AST]) -> Iterator[str]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ast
 import linecache
+from functools import lru_cache
 
 
 def tree_of(file: str) -> ast.Module | None:
     """None if the file is gone, is not Python, or is of a newer version of it."""
+    return _parsed("".join(linecache.getlines(file)))
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> ast.Module | None:
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        return ast.parse(text)
     except (SyntaxError, ValueError):
         return None
 

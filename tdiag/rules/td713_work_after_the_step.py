@@ -16,10 +16,10 @@ Do it every N steps or once an epoch, or keep the tensors and compute on many of
 Create data sets, loaders and tables once, before the first epoch, not in each epoch.
 
 ## How the gain is computed
-The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
-as often. High end: one step in fifty, of the clean time after the step if samples show most of
-that. With a device the low end is nothing, because it may work at
-the same time.
+The lines' share of the samples as time of the step, within the sampling error, times how much
+longer the work around the step takes in the clean steps (it may grow with the run). Low end: a
+quarter as often. High end: one step in fifty, of the clean time after the step if samples show most
+of that. With a device the low end is nothing, because it may work at the same time.
 
 ## When this advice is wrong
 What must happen every step, such as an average of the weights, cannot happen less often.
@@ -28,7 +28,7 @@ What must happen every step, such as an average of the weights, cannot happen le
 from __future__ import annotations
 
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
@@ -56,8 +56,11 @@ UNTRIED = "how rarely the work may be done is unknown; `--freeze` of its functio
 AFTER = {"TD714": "work that grows with the run grows as well if it is done less often"}
 
 
-def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> Found | None:
+def check(
+    budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None, phases: Phases | None
+) -> Found | None:
     check_samples(stacks)
+    scale = phases.around_scale if phases else 1.0
     seen = (stacks, ops, trees)
     others = [*made_for_logs(*seen), *described(*seen), *saved_by_hand(*seen)]
     between = between_epochs(budget, stacks, ops, trees)
@@ -68,14 +71,15 @@ def check(budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None) -> 
         if not logs(x) and x not in others and not waits_for_device(x, budget, ops)
     ]
     share = sum(line.self_frac for line in lines)
+    least, most = (scale * x for x in known_to(share, stacks.samples))
+    clean = held(budget, "other") / budget.step_ns
+    share = min(scale * share, max(clean, share))
     cost = share * budget.step_ns
     if share < NOTICEABLE_FRAC:
         return None
     top = max(lines, key=lambda line: line.self_frac)
-    least, most = known_to(share, stacks.samples)
     # The clean steps measure all work after the step, without the sampler.
-    sampled = sum(line.self_frac for line in beside)
-    clean = held(budget, "other") / budget.step_ns
+    sampled = scale * sum(line.self_frac for line in beside)
     seen_well = sampled >= MAJORITY_FRAC * clean
     at_most = max(most, clean * share / max(sampled, share) if seen_well else 0.0)
     return Found(

@@ -4,9 +4,10 @@
 Samples of the training thread whose innermost user line prints, draws a progress bar, or writes a
 log: by the library called there, and for `print` and file writes by the text of the line. After the
 step also lines that make histograms, plots and tables, written or not, and functions that a line
-that writes calls. Logging by Lightning, the Hugging Face Trainer or Accelerate counts at the user's
-line that called them. On a device, `print(loss.item())` waits for the work before it and does not
-count.
+that writes calls. There and in the forward also what is computed for a variable that is only
+written (a metric for a progress bar), by the source of the script. Logging by Lightning, the
+Hugging Face Trainer or Accelerate counts at the user's line that called them. On a device,
+`print(loss.item())` waits for the work before it and does not count.
 
 ## Why it is slow
 Terminals, files and network writers are slow and synchronous. A line logged every step costs its
@@ -32,14 +33,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import budget, stack, stacks
+from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import (
+    beside_the_step,
     check_samples,
     described,
     logged_frac,
@@ -47,6 +50,7 @@ from tdiag.rules.loop_lines import (
     saved_by_hand,
     waits_for_device,
     writes,
+    written_at,
 )
 from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
 from tdiag.units import duration, percent
@@ -64,7 +68,13 @@ _LAZY = (
 )
 
 
-def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> Found | None:
+def check(
+    budget: Budget,
+    stacks: Stacks,
+    ops: Ops | None,
+    trees: CallTrees | None,
+    phases: Phases | None,
+) -> Found | None:
     check_samples(stacks)
     writing = {
         line: logged
@@ -75,6 +85,10 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
     for line in describing:
         if not waits_for_device(line, budget, ops):
             writing[line] = line.self_frac
+    # What grows with the run, such as a metric over all results, was sampled when it was shorter.
+    for line in beside_the_step(AFTER_THE_STEP, stacks, ops, trees):
+        if line in writing:
+            writing[line] *= phases.around_scale if phases else 1.0
     for line in saved_by_hand(stacks, ops, trees):
         writing.pop(line, None)
     lines = sorted(writing, key=lambda line: -writing[line])
@@ -82,6 +96,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
         return None
     share = sum(writing.values())
     top = lines[0]
+    made_at = written_at(top, ops, trees) if top in describing else None
     inside = top.leaf if writes(top) else _parts([top])[0] or top.leaf
     cost = share * budget.step_ns
     made = sum(line.self_frac for line in made_for_logs(stacks, ops, trees))
@@ -91,7 +106,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
         summary=(
             f"Logging{', with what is made for it,' if top in describing else ''} takes"
             f" {percent(share)} of the training thread's time ({duration(cost)}"
-            f" per step), most of it{where(top.at)}{f' in {inside}' if inside else ''}."
+            f" per step), most of it{where(top.at)}{f' in {inside}' if inside else ''}"
+            f"{f', for what is written{where(made_at)}' if made_at else ''}."
         ),
         evidence=(
             *(frac(f"samples{where(line.at)}", writing[line], "sample") for line in lines[:3]),
@@ -99,7 +115,8 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
         ),
         fix=Fix(
             f"{_LAZY if _FORMATS.search(linecache.getline(*top.at.spot)) else ''}"
-            f"Log{where(top.at)} every {LOG_EVERY} steps and collect the values in between.",
+            f"Log{where(made_at or top.at)} every {LOG_EVERY} steps and collect the values in"
+            " between.",
             "safe",
             action=f"Log every {LOG_EVERY} steps",
             code=f"if step % {LOG_EVERY} == 0:\n    log(values)",
@@ -112,7 +129,7 @@ def check(budget: Budget, stacks: Stacks, ops: Ops | None, trees: CallTrees | No
             f" {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),
-        at=top.at,
+        at=made_at or top.at,
         own=writes(top),
         parts=_parts(lines),
     )

@@ -228,6 +228,30 @@ def test_files_random_numbers_and_values_of_a_fetch(workers: int, tmp_path: Path
     assert 1 <= sum("fields" in r for r in run.of("fetch")) <= 4
 
 
+EVALUATED_FIRST = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with torch.no_grad():
+    for (x,) in DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=16):
+        model(x)
+for epoch in range(6):
+    for (x,) in DataLoader(TensorDataset(torch.randn(1600, 4)), batch_size=16):
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_the_first_fetches_of_each_loader_are_read(tmp_path: Path) -> None:
+    """Those of an evaluation before the training are not all that is known."""
+    loaders = watch_code(tmp_path, EVALUATED_FIRST, windows=["baseline"]).evidence().get(Loaders)
+    train = loaders.train() if loaders else None
+    assert train is not None
+    assert train.random is False and train.fields
+
+
 FEW_FETCHES = """
 import os
 import time

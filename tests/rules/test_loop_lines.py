@@ -46,6 +46,15 @@ def test_the_source_order_of_one_loop() -> None:
     assert [x.at.line for x in beside_the_step(AFTER, lines, in_loop(), None)] == [55]
 
 
+def test_an_evaluation_below_the_step_runs_after_it() -> None:
+    """``main``: forward at 50, the update at 53, a metric at 55; 58 calls the model once more."""
+    calls = (*in_loop().lines, op_line(19, "forward", 9, at=at(19, "forward")))
+    stacked = tree(("main", 50, -1, 0.5), ("forward", 19, 0, 0.5), ("main", 58, -1, 0.1),
+                   ("forward", 19, 2, 0.1))  # fmt: skip
+    lines = stacks((stack(55, 0.2, function="main"),))
+    assert [x.at.line for x in beside_the_step(AFTER, lines, ops(*calls), stacked)] == [55]
+
+
 @pytest.mark.parametrize(("acts", "drawn"), [(True, [44, 30]), (False, [])])
 def test_an_agent_acts_before_its_batch_is_drawn(acts: bool, drawn: list[int]) -> None:
     """``main``: 40 acts, 44 draws the batch (line 30), 46 learns. Both forwards run line 19."""
@@ -177,7 +186,7 @@ def test_what_is_made_to_be_logged_goes_with_the_log(
 ) -> None:
     """One remedy, one finding: unless the function has more to do than to write."""
     script = tmp_path / "notes.py"
-    script.write_text("state = packed(weights)\nfile.write(state)\n")
+    script.write_text("state = packed(model)\nfile.write(state)\nkeep(state)\n")
     lines = tuple(
         replace(stack(line, share, phase="after_step"), at=at(line, "note", str(script)))
         for line, share in ((1, 0.2), (2, writing))

@@ -1,4 +1,4 @@
-"""Functions whose only effect is what they write."""
+"""What is computed only to be written: functions, and values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.model.place import Place
-from tdiag.rules.only_writes import only_writes
+from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
 
 SPECTRUM = """
     def on_step_end(self, model, state):
@@ -81,3 +81,57 @@ def test_an_unknown_source_tells_nothing(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("def f(:\n    print(1)\n")
     assert not only_writes(Place(str(broken), 2, "f"))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("acc = hits(x)  # HERE\nself.log('acc', acc)", True),
+        ("acc, f1 = hits(x)  # HERE\nbar.set_postfix(acc=acc, f1=f1)", True),
+        ("acc = hits(x)  # HERE\ntext = f'{acc:.3f}'\nif step % 9 == 0:\n    print(text)", True),
+        ("acc = hits(x)  # HERE\nmean = acc.mean().item()\nprint(mean)", True),
+        ("losses = hits(x)  # HERE\nmade = surgery.backward(losses)\nprint(made)", False),
+        ("self.report(hits(x), began)  # HERE", True),  # defined below, and only writes
+        ("acc = hits(x)  # HERE\nself.log('acc', acc)\nreturn acc", False),
+        ("acc = hits(x)  # HERE\nif acc > best:\n    print(acc)", False),
+        ("acc = hits(x)  # HERE\nbest = max(best, acc)\nprint(acc)", False),
+        ("acc = hits(x)  # HERE\nself.keep(acc)", False),
+        ("acc = hits(x)  # HERE", False),
+        ("self.acc = hits(x)  # HERE\nprint(self.acc)", False),
+        ("acc = hits(x)  # HERE\ndef later():\n    return acc\nprint(acc)", False),
+    ],
+)
+def test_a_value_that_is_only_written(body: str, expected: bool, tmp_path: Path) -> None:
+    code = f"""
+class Trainer:
+    def step(self, x, step, best):
+{textwrap.indent(body, " " * 8)}
+
+    def report(self, values, began):
+        if began:
+            text = str(values)
+            print(text)
+
+    def keep(self, value):
+        self.kept = value
+"""
+    file = tmp_path / "train.py"
+    file.write_text(code)
+    line = next(n for n, text in enumerate(code.splitlines(), 1) if "HERE" in text)
+    assert made_to_write(Place(str(file), line, "step")) is expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("ranks = argsort(x)\nreturn ranks[0]", True),
+        ("with no_grad():\n    top = x.topk(5)\nreturn top", True),
+        ("self.seen.append(x)\nreturn x", False),
+        ("self.count += 1\nreturn x", False),
+        ("yield x", False),
+    ],
+)
+def test_a_function_that_only_returns(body: str, expected: bool, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("def f(self, x):\n" + textwrap.indent(body, "    "))
+    assert only_returns(Place(str(file), 2, "f")) is expected

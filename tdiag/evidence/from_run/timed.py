@@ -14,12 +14,17 @@ from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.records import BoundaryRecord, ModuleRecord, Record, WindowRecord
 from tdiag.evidence.from_run.roles import Mask, Roles, assign_roles
 from tdiag.evidence.from_run.slices import Ints, Slices, StepTable, cut
-from tdiag.evidence.from_run.step_phases import PHASES, make_phases, phase_of_slices
+from tdiag.evidence.from_run.step_phases import (
+    PHASES,
+    make_phases,
+    phase_of_slices,
+    phases_per_step,
+)
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.median_step import lane
 from tdiag.evidence.steps import Phases, component_of
 from tdiag.model.timeline import Timeline
-from tdiag.probe.wire import BASELINE, BY_BATCH, SETTLE
+from tdiag.probe.wire import BASELINE, BY_BATCH, SAMPLE, SETTLE
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,28 @@ def timed(process: Process) -> Timed | None:
         return None
     boundary, modules, timeline, roles, slices = divided(process)
     phases = make_phases(timeline, roles, slices, clean.mask, modules)
+    sampled = process.steps.inside({SAMPLE})
+    scale = around_scale(phases_per_step(timeline, slices, timeline.ns), clean.mask, sampled)
+    phases = structs.replace(phases, around_scale=scale)
     step_ns = sum(phases.wall_ns.values())
     if (busy := beside_frac(process, clean)) is not None:
         phases = structs.replace(phases, beside_ns=busy * step_ns)
     if (blocked := blocked_frac(process, clean)) is not None:
         phases = structs.replace(phases, blocked_ns=blocked * step_ns)
     return Timed(process, clean, boundary, modules, timeline, roles, slices, phases)
+
+
+def around_scale(per_step: Ints, clean: Mask, sampled: Mask) -> float:
+    """:attr:`Phases.around_scale`. ``per_step``: steps × PHASES, ns. The clean steps' mean or
+    median, whichever is nearer to the sampled steps: what a few steps do, at the end of an epoch,
+    changes only the mean, and may have happened in one of the two windows only."""
+    around = per_step[:, [PHASES.index(name) for name in ("after_step", "prepare")]].sum(axis=1)
+    whole = per_step.sum(axis=1)
+    seen = around[sampled].sum() / max(whole[sampled].sum(), 1)
+    if not seen:
+        return 1.0
+    usual = [float(f(around[clean]) / f(whole[clean])) / seen for f in (np.mean, np.median)]
+    return float(min(max(1.0, min(usual)), max(usual)))
 
 
 def divided(process: Process) -> Divided:

@@ -1,0 +1,116 @@
+"""Metrics that only the log gets: within the step, several calls deep, and growing with the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule, run_rules
+from tdiag.diagnose.verdict import judge
+from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.steps import Budget, Steps
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, at, budget, environment, op_line, ops, phases, stack, stacks
+
+SOURCE = """\
+def hit_rate(users, catalogue):
+    return (users @ catalogue).topk(20)
+
+def training_step(self, batch):
+    loss = self.model(batch)
+    recall = hit_rate(batch, self.catalogue)
+    self.log("recall", recall)
+    return loss
+
+def run(self):
+    for batch in self.loader:
+        self.optimizer.step()
+        self.report(self.meter.summary())
+
+def report(self, values):
+    print(values)
+
+def summary(self):
+    return auc(self.scores)
+"""
+
+
+class Script:
+    """SOURCE, its samples and its torch calls. ``frames``: name, line, caller's number, share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "train.py"
+        self.file.write_text(SOURCE)
+
+    def evidence(
+        self, parts: dict[str, float], frames: list[tuple[str, int, int, float]], *calls: OpLine
+    ) -> Evidence:
+        file = str(self.file)
+        tree = tuple(
+            CallFrame(name=name, file=file, line=line, parent=parent, frac=share, user=True)
+            for name, line, parent, share in frames
+        )
+        leaves = [x for number, x in enumerate(frames) if number not in {y[2] for y in frames}]
+        sampled = (
+            replace(stack(0, share), at=at(line, name, file)) for name, line, _, share in leaves
+        )
+        made = {"other": "after_step"}
+        return Evidence().add(
+            budget(**parts), phases(**{made.get(k, k): v for k, v in parts.items()}),
+            environment(), stacks(tuple(sampled)), CallTrees(training=tree, workers=()),
+            ops(*(replace(x, at=replace(x.at, file=file)) for x in calls)),
+        )  # fmt: skip
+
+
+def clean(step: Budget) -> Steps:
+    each = step.step_ns
+    return Steps(
+        durations_ns=(each,) * 100, mean_ns=each, median_ns=each, p90_ns=each, count=100,
+        boundary="optimizer", total_steps_seen=100,
+    )  # fmt: skip
+
+
+def test_a_metric_within_the_training_step_is_logging_where_it_is_set(tmp_path: Path) -> None:
+    frames = [
+        ("run", 12, -1, 1.0), ("training_step", 5, 0, 0.25), ("training_step", 6, 0, 0.75),
+        ("hit_rate", 2, 2, 0.75),
+    ]  # fmt: skip
+    evidence = Script(tmp_path).evidence(
+        {"forward": 90, "backward": 8, "optimizer": 2}, frames,
+        op_line(2, "forward", 3, at=at(2, "hit_rate"), elapsed_ns=70 * MS),
+        op_line(5, "forward", 9, at=at(5, "training_step"), elapsed_ns=20 * MS, grad_calls=9.0),
+        op_line(12, "optimizer", 3, at=at(12, "run"), elapsed_ns=2 * MS),
+    )  # fmt: skip
+    found = run_rule(find("TD804"), evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 6
+    assert "most of it at train.py:2" in found.summary
+    assert found.summary.endswith("for what is written at train.py:6.")
+    step = budget(forward=90, backward=8, optimizer=2)
+    evidence.add(clean(step))
+    verdict = judge(evidence, step, run_rules(evidence)[0])
+    assert verdict.cls == "logging" and verdict.share > 0.6
+
+
+@pytest.mark.parametrize(("scale", "share"), [(1.0, 0.3), (2.0, 0.6), (3.0, 0.9)])
+def test_a_summary_for_a_report_grows_with_the_run(
+    tmp_path: Path, scale: float, share: float
+) -> None:
+    """It was sampled early; in the clean steps the work after the step takes ``scale`` as long."""
+    frames = [("run", 12, -1, 0.7), ("run", 13, -1, 0.3), ("summary", 19, 1, 0.3)]
+    evidence = Script(tmp_path).evidence(
+        {"forward": 5, "backward": 4, "optimizer": 1, "other": 90}, frames,
+        op_line(11, "forward", 9, at=at(11, "run")), op_line(12, "optimizer", 3, at=at(12, "run")),
+    )  # fmt: skip
+    wall = phases(forward=5, backward=4, optimizer=1, after_step=90)
+    evidence.add(replace(wall, around_scale=scale))
+    found = run_rule(find("TD804"), evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 13
+    assert f"takes {share:.0%} of the training thread's time" in found.summary
+    assert run_rule(find("TD713"), evidence) is None
