@@ -229,6 +229,7 @@ def test_files_random_numbers_and_values_of_a_fetch(workers: int, tmp_path: Path
 
 
 EVALUATED_FIRST = """
+import time
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 model = torch.nn.Linear(4, 1)
@@ -236,8 +237,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 with torch.no_grad():
     for (x,) in DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=16):
         model(x)
-for epoch in range(6):
+for epoch in range(2):
     for (x,) in DataLoader(TensorDataset(torch.randn(1600, 4)), batch_size=16):
+        time.sleep(0.003)  # a fetch is measured every 0.2 s
         optimizer.zero_grad()
         model(x).mean().backward()
         optimizer.step()
