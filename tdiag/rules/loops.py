@@ -16,6 +16,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
+from tdiag.rules.callers import lines_below
 from tdiag.rules.hooks import in_hook
 from tdiag.rules.loop_heads import loop_head
 from tdiag.rules.thresholds import MIN_SAMPLES
@@ -136,20 +137,6 @@ def python_inside(
     issuing = sum(x.self_frac for x in stacks.training if x.at.spot in mine)
     most = max(python, key=lambda x: x.self_frac, default=None)
     return most.at if most and sum(x.self_frac for x in python) > issuing else None
-
-
-def lines_below(
-    spots: Collection[tuple[str, int]], trees: CallTrees | None
-) -> set[tuple[str, int]]:
-    """The user's lines that were sampled below these lines."""
-    found = set()
-    inside: list[bool] = []  # a frame's caller comes before it
-    for frame in trees.training if trees else ():
-        here, above = (frame.file, frame.line), frame.parent >= 0 and inside[frame.parent]
-        inside.append(above or here in spots)
-        if above and frame.user:
-            found.add(here)
-    return found
 
 
 def _again_and_again(line: OpLine) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tdiag.evidence.sampled import CallTrees
@@ -10,7 +11,8 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.loops import LAYERS, lines_below
+from tdiag.rules.callers import lines_below
+from tdiag.rules.loops import LAYERS
 
 MIN_MODEL_CALLS = Threshold(
     12,
@@ -30,7 +32,7 @@ class ModelLoop:
     ``each``: before each backward; ``series``: how many of these needed no earlier one's result, 0
     = unknown. ``at``: the line that repeats them, else where the module is called. ``lines``: the
     loop's lines, if torch calls were counted, in steps that made ``counted`` calls. ``one_row``:
-    each call got one sample."""
+    each call got one sample. ``looped``: a line that goes through independent calls is known."""
 
     name: str
     at: Place | None
@@ -40,6 +42,7 @@ class ModelLoop:
     counted: float
     one_row: bool
     series: float = 0.0
+    looped: bool = False
 
     @property
     def fewest(self) -> float:
@@ -61,32 +64,55 @@ class ModelLoop:
 def model_loop(
     modules: Modules | None, phases: Phases | None, ops: Ops | None, trees: CallTrees | None
 ) -> ModelLoop | None:
-    """The outermost module if it is called in a loop; else the layer that is."""
+    """The outermost module if it is called in a loop; else the layer that is. The layer also if its
+    loop goes through what needs no other's result and takes longer."""
     if phases is None:
         return None
     lines = [x for x in ops.lines if x.phase in ("forward", "loss")] if ops else []
     repeated = [x for x in lines if x.phase == "forward" and x.repeated >= MIN_MODEL_CALLS]
-    one_row = bool(repeated) and all(x.one_row for x in repeated)
+    backwards = max(1.0, phases.counts.get("backward", 0.0))
+    found = _outermost(modules, lines, repeated, backwards)
+    layer = _layer(lines, repeated, backwards, trees) if repeated else None
+    if found is None or layer is None:
+        return found or layer
+    apart = layer.series > 1 and layer.looped and _elapsed(layer) > _elapsed(found)
+    return layer if apart else found
+
+
+def _elapsed(loop: ModelLoop) -> float:
+    return sum(line.elapsed_ns for line in loop.lines)
+
+
+def _outermost(
+    modules: Modules | None, lines: list[OpLine], repeated: list[OpLine], backwards: float
+) -> ModelLoop | None:
     models = [m for m in (modules.modules if modules else ()) if m.parameters and not m.is_loss]
     most = max(models, key=lambda m: m.calls_per_step, default=None)
-    backwards = max(1.0, phases.counts.get("backward", 0.0))
     each = most.calls_per_step / backwards if most else 0.0
-    if most and each >= MIN_MODEL_CALLS:
-        turns = max((x.turns for x in lines if x.phase == "forward"), default=0.0)
-        inside = tuple(x for x in lines if x.turns >= MAJORITY_FRAC * turns)
-        busiest = max((x for x in inside if x.looped_at), key=lambda x: x.calls, default=None)
-        return ModelLoop(
-            most.name,
-            (busiest.looped_at if busiest else None) or most.trained_at or most.evaluated_at,
-            most.calls_per_step,
-            each,
-            inside,
-            turns,
-            one_row,
-            busiest.series if busiest else 0.0,
-        )
-    if not repeated:
+    if most is None or each < MIN_MODEL_CALLS:
         return None
+    turns = max((x.turns for x in lines if x.phase == "forward"), default=0.0)
+    inside = tuple(x for x in lines if x.turns >= MAJORITY_FRAC * turns)
+    busiest = max((x for x in inside if x.looped_at), key=lambda x: x.calls, default=None)
+    # A turn is a call of any module, and the loop may go through several.
+    called = sum(
+        m.calls_per_step for m in models if m.calls_per_step / backwards >= MIN_MODEL_CALLS
+    )
+    return ModelLoop(
+        most.name,
+        (busiest.looped_at if busiest else None) or most.trained_at or most.evaluated_at,
+        most.calls_per_step,
+        each,
+        inside,
+        turns * most.calls_per_step / max(called, most.calls_per_step),
+        bool(repeated) and all(x.one_row for x in repeated),
+        busiest.series if busiest else 0.0,
+    )
+
+
+def _layer(
+    lines: list[OpLine], repeated: list[OpLine], backwards: float, trees: CallTrees | None
+) -> ModelLoop:
     worst = max(repeated, key=lambda x: x.elapsed_ns)
     layers = sorted(worst.names.keys() & LAYERS | worst.names.keys() & SEQUENCES.keys())
     name = layers[0] if layers else max(worst.names, key=lambda x: worst.names[x], default="")
@@ -104,6 +130,11 @@ def model_loop(
             and x.calls >= MAJORITY_FRAC * worst.repeated * x.turns
         )
     )
-    times = worst.repeated * backwards
-    at = worst.looped_at or worst.at
-    return ModelLoop(name, at, times, worst.repeated, inside, times, one_row, worst.series)
+    # Not before every backward, perhaps.
+    times = min(worst.repeated * backwards, max(worst.names.values(), default=math.inf))
+    times = max(times, worst.repeated)
+    one_row = all(x.one_row for x in repeated)
+    return ModelLoop(
+        name, worst.looped_at or worst.at, times, worst.repeated, inside, times, one_row,
+        worst.series, bool(looped),
+    )  # fmt: skip

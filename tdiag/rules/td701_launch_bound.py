@@ -11,7 +11,9 @@ other lines count. Calls that take longer still count if they take less than 0.1
 work of the whole step, by its traced shapes, needs less than their fixed cost on this machine. Long
 calls whose arithmetic is not known (sorting, random numbers) count as work. A Python loop in
 forward is judged separately: by that fixed cost, or by how little of its time its traced shapes
-need on this machine. Loops over tensor values (TD501) and a model called in a loop (TD712) have
+need on this machine. If a step runs most of forward's lines at least a dozen times without a
+backward of its own for each, the line is named through which these calls come, by the samples (the
+tasks of a meta-learner). Loops over tensor values (TD501) and a model called in a loop (TD712) have
 their own rules.
 
 ## Why it is slow
@@ -21,15 +23,15 @@ With such small calls the hardware mostly waits for the next one.
 ## What to do
 If most calls come from a Python loop of small calls, replace the loop by one expression. Otherwise
 give each call more work (a larger batch), or issue fewer calls (`torch.compile`; on CUDA with
-`mode="reduce-overhead"`, which replays the step as one graph). An agent steps more environments at
-once.
+`mode="reduce-overhead"`, which replays the step as one graph). Compute what a step repeats, and what
+does not depend on itself, at once (`torch.func.vmap`). An agent steps more environments at once.
 
 ## How the gain is computed
 With such a loop: at the high end its time and its backward are gone, and backward takes up to four
 times as long as for other calls; at the low end seven eighths of its calls' fixed costs are gone.
 Without such a loop: high end a batch four times as large, which spreads the fixed costs over four
 times the samples; low end half of the measured fixed costs (device: of the idle time), as with a
-batch twice as large.
+batch twice as large. If a step repeats its lines, the high end is one repetition instead of all.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
@@ -47,8 +49,10 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, OpLine, Ops
 from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix, Measure
+from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
+from tdiag.rules.callers import common_caller
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
@@ -68,7 +72,7 @@ from tdiag.rules.loops import (
     rewriting,
     value_loops,
 )
-from tdiag.rules.model_calls import model_loop
+from tdiag.rules.model_calls import MIN_MODEL_CALLS, model_loop
 from tdiag.units import duration, per_step, percent
 
 CODE = "TD701"
@@ -117,7 +121,7 @@ def check(
         ]
         looping = _in_a_loop(budget, phases, ops, dispatch, apart, work, roof)
         best = best_of_step_ns(work, roof)
-        return looping or _on_cpu(budget, phases, ops, dispatch, loader, apart, agent, best)
+        return looping or _on_cpu(budget, phases, ops, dispatch, loader, apart, agent, best, trees)
     if device is None:
         raise Abstain("no device activity was traced")
     if loop:
@@ -180,6 +184,7 @@ def _on_cpu(
     apart: list[OpLine],
     agent: bool,
     best: float | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     """``best``: the least time for the work of the whole step, ns; None if unknown."""
     fixed = fixed_cost(phases, ops, dispatch, apart)
@@ -196,11 +201,13 @@ def _on_cpu(
     if not alone:
         compared = f"but the work of the whole step needs {duration(best or 0.0)} at best"
     few = "small " if fixed is small else ""
+    times, repeated_at = _repeated(phases, ops, apart, trees)
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
             f" {per_step(fixed.spent_ns, budget.step_ns)} for {fixed.calls:.0f} torch calls:"
             f" {duration(fixed.spent_ns / fixed.calls)} per call, {compared}."
+            + (f" Their lines run {times:.0f} times a step{where(repeated_at)}." if times else "")
         ),
         evidence=(
             count(f"{few}torch calls in forward", fixed.calls, "ops", "per_step"),
@@ -212,15 +219,46 @@ def _on_cpu(
             ns("fixed cost of these calls on this machine", fixed.dispatch_ns, "probe"),
             *(() if alone else (ns("time the step's work needs at best", best or 0.0, "trace"),)),
         ),
-        fix=_fix(loader, "default", agent),
+        fix=_together(times, repeated_at) if times else _fix(loader, "default", agent),
         gain=Gain(
             fixed.dispatch_ns / DOUBLED_BATCH,
-            fixed.spent_ns * (1 - 1 / LARGER_BATCH),
-            f"high end: a batch {LARGER_BATCH} times as large, per sample; low end: half of the"
-            " fixed costs.",
+            fixed.spent_ns * (1 - 1 / (times or LARGER_BATCH)),
+            (
+                f"high end: the {times:.0f} repetitions are one"
+                if times
+                else f"high end: a batch {LARGER_BATCH} times as large, per sample"
+            )
+            + "; low end: half of the fixed costs.",
             ("forward", "backward"),
         ),
-        at=loader.created_at if loader else None,
+        at=repeated_at if times else loader.created_at if loader else None,
+    )
+
+
+def _repeated(
+    phases: Phases, ops: Ops, apart: list[OpLine], trees: CallTrees | None
+) -> tuple[float, Place | None]:
+    """How often a step runs the lines that take most of forward, and the line that they all come
+    from; 0 if it runs them less often than a loop over elements would. Micro-batches with a
+    backward each do not count: a larger batch has fewer."""
+    backwards = max(1.0, phases.counts.get("backward", 0.0) - phases.grad_calls)
+    lines = [x for x in ops.lines if x.phase == "forward" and x not in apart]
+    often = [x for x in lines if x.turns >= MIN_MODEL_CALLS * backwards]
+    most = MAJORITY_FRAC * sum(x.elapsed_ns for x in lines)
+    if not often or sum(x.elapsed_ns for x in often) < most:
+        return 0.0, None
+    main = max(often, key=lambda x: x.elapsed_ns)
+    return main.turns, common_caller({x.at.spot for x in often}, trees)
+
+
+def _together(times: float, at: Place | None) -> Fix:
+    return Fix(
+        f"Compute what does not depend on each other at once{where(at)}: stack its inputs and call"
+        " the model on all of them, or map the function over them with torch.func.vmap. If each"
+        " needs the one before it, torch.compile what is repeated.",
+        "review",
+        action=f"Compute the {times:.0f} repetitions together",
+        code="losses = torch.func.vmap(task_loss)(stacked_tasks)  # instead of one after the other",
     )
 
 

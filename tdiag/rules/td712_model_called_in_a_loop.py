@@ -5,7 +5,8 @@ Calls of the same outermost module, or of a layer with the same weights, before 
 least a dozen. Whether a call does enough work: on a CPU the time of the loop and its backward
 against the fixed cost of their torch calls; on a device the idle time before kernels that start the
 moment they are launched. Calls that do work count too if each got one sample, is one of torch's
-recurrent cells, or takes over five times as long as its shapes need on this machine. And which
+recurrent cells, or takes over five times as long as its shapes need on this machine (those of the
+whole step, where the loop's own are not known). And which
 calls need the result of an earlier one: every tensor is followed from call to call. The loop is the
 user's innermost line that stays while these calls are made.
 
@@ -51,7 +52,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, best_of_step_ns, cost_of
 from tdiag.rules.loops import conversions
 from tdiag.rules.model_calls import ModelLoop, model_loop
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -182,6 +183,8 @@ def _on_cpu(
     least = cost.dispatch_ns * to_clean
     small, cell = cost.spent_ns <= FIXED_COST_FACTOR * least, bool(loop.sequence)
     best = best_ns(loop.lines, work, roof)
+    if best is None:  # not more than the whole step's
+        best = best_of_step_ns(work, roof)
     little = cost.does_little(best)
     if not (small or cell or loop.one_row or little):
         return None

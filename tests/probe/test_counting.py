@@ -339,7 +339,7 @@ def test_calls_after_a_gradient_are_an_update_only_if_one_comes(tmp_path: Path) 
     """As in the clean steps, or their time is sought in a phase that does not hold it."""
     steps, lines = counted(tmp_path, SINGLE_GRADIENTS)
     norm = lines[line_of("NORM", SINGLE_GRADIENTS)]
-    assert (norm["phase"], norm["names"]["pow"]) == ("prepare", 18 * steps)
+    assert (norm["phase"], norm["names"]["pow"]) == ("forward", 18 * steps)
     assert lines[line_of("CLIP", SINGLE_GRADIENTS)]["phase"] == "optimizer"
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
@@ -168,3 +170,84 @@ def test_on_a_device_what_waits_for_launches_counts() -> None:
 def test_the_rules_of_small_calls_and_of_values_leave_it_alone() -> None:
     findings, _ = run_rules(rule.fires(), all_rules())
     assert {finding.code for finding in findings} == {"TD712"}
+
+
+def tree(*frames: tuple[str, int, int, float]) -> CallTrees:
+    """Name, line, the caller's number, share."""
+    return CallTrees(
+        training=tuple(
+            CallFrame(name=name, file=at(1).file, line=line, parent=parent, frac=share, user=True)
+            for name, line, parent, share in frames
+        ),
+        workers=(),
+    )
+
+
+def test_a_loop_through_several_modules_was_counted_as_often_as_the_clean_one() -> None:
+    """Four heads are called 32 times each: 128 turns."""
+    heads = Modules(modules=called("Linear", 32).modules * 4)
+    found = checked(heads, turns=128.0)
+    assert found is not None and found.gain is not None
+    assert found.gain.low_ns == 7000 * (160 + 64) * (1 - 1 / 32)
+
+
+def test_the_loop_over_what_is_independent_is_reported_not_the_recurrence_beside_it() -> None:
+    """A cell is called 40 times; ten rollouts of eight steps at line 58 take longer."""
+    net, cell = called("Actor", 80).modules[0], called("GRUCell", 90).modules[0]
+    lines = ops(
+        op_line(45, "forward", 90, grad_calls=90.0, turns=90.0, elapsed_ns=1 * MS,
+                repeated=13.0, series=1.0, looped_at=at(64), names={"gru_cell": 90.0}),
+        op_line(85, "forward", 400, grad_calls=400.0, turns=80.0, elapsed_ns=6 * MS,
+                repeated=80.0, series=10.0, looped_at=at(58), names={"linear": 80.0}),
+        op_line(12, "loss", 200, grad_calls=200.0, turns=10.0, elapsed_ns=2 * MS),
+    )  # fmt: skip
+    trees = tree(("update", 58, -1, 0.9), ("imagine", 85, 0, 0.6), ("returns", 12, 0, 0.3))
+    found = rule.check(
+        budget(**PARTS), phases(**PARTS), Modules(modules=(net, cell)), lines, PRICE, None, None,
+        None, trees,
+    )  # fmt: skip
+    assert found is not None and found.at == at(58)
+    assert "10 of the 80 need no earlier one's result" in found.summary
+
+
+def test_a_loop_whose_work_is_unknown_does_no_more_than_the_whole_step() -> None:
+    works = Dispatch(op_ns=15, grad_op_ns=70)
+    roof = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=(), source="")
+    for ms, fires in ((1.0, True), (9.0, False)):
+        op = OpWork(name="aten::mm", dims=(), dtype="float32", count=64.0, flops=ms * 1e6,
+                    moved=0.0, host_ns=9 * MS, device_ns=None, at=at(999))  # fmt: skip
+        known = (Work(ops=(replace(op, at=None),), calls=64.0), roof)
+        found = checked(called("Net", 32), dispatch=works, one_row=False, known=known)
+        assert (found is not None) is fires
+
+
+@pytest.mark.parametrize(
+    ("counts", "times", "line"),
+    [
+        ({"backward": 49.0}, 64, 32),  # 48 gradients within the loss of 16 tasks
+        ({"backward": 64.0}, 0, None),  # micro-batches with a backward each
+    ],
+)
+def test_small_calls_that_a_step_repeats_are_named_where_they_come_from(
+    counts: dict[str, float], times: int, line: int | None
+) -> None:
+    """``meta_loss`` at 32 calls ``task_loss``, which calls the model at 23 and updates at 28."""
+    parts = {"forward": 8.0, "backward": 12.0, "optimizer": 1.0}
+    clean = phases(**parts)
+    clean.counts.update(counts)
+    clean = replace(clean, grad_calls=48.0 if times else 0.0)
+    calls = ops(
+        op_line(23, "forward", 512, grad_calls=512.0, turns=64.0, elapsed_ns=4 * MS),
+        op_line(28, "forward", 768, grad_calls=768.0, turns=48.0, elapsed_ns=3 * MS),
+    )
+    frames = tree(
+        ("main", 54, -1, 1.0), ("meta_loss", 32, 0, 1.0), ("task_loss", 27, 1, 0.5),
+        ("fit_loss", 23, 2, 0.5), ("task_loss", 28, 1, 0.3), ("task_loss", 29, 1, 0.2),
+        ("fit_loss", 23, 5, 0.2),
+    )  # fmt: skip
+    evidence = Evidence().add(budget(**parts), clean, calls, PRICE, frames)
+    found = run_rule(find("TD701"), evidence)
+    assert isinstance(found, Finding)
+    assert (found.location and found.location.line) == line
+    assert (f"run {times} times a step" in found.summary) is bool(times)
+    assert ("vmap" in found.fix.text) is bool(times)

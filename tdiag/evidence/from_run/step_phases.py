@@ -42,6 +42,7 @@ from tdiag.probe.wire import (
     BY_OPTIMIZER,
     GRAD_ON,
     MODULE_SHIFT,
+    OF_GRAD,
 )
 
 PHASES = (
@@ -117,7 +118,7 @@ class _Gaps:
     """Time in which no region is open, or only an optimizer's region with a closure."""
 
     def __init__(self, timeline: Slices, roles: Roles, boundary: str) -> None:
-        self.timeline, self.roles = timeline, roles
+        self.timeline, self.roles, self.boundary = timeline, roles, boundary
         present = set(np.unique(roles.role).tolist())
         facts = (boundary, bool(present & {MODEL, LOSS}), BATCH in present)
         kinds = range(EVAL_MODEL + 1)
@@ -149,6 +150,11 @@ class _Gaps:
         phases: Ints = self.table[roles_before[position], roles_after[position]]
         over = np.append(_starts_over(self.timeline.arg[index], role), False)[position]
         phases[over & (roles_before[position] == EVAL_MODEL)] = _NUMBER["after_step"]
+        if self.boundary == BY_OPTIMIZER:  # torch.autograd.grad within a loss: no step ends
+            of_grad = (role == GRADIENT) & (self.timeline.arg[index] == OF_GRAD)
+            inside = np.append(False, of_grad)[position]
+            phases[inside & (roles_after[position] == MODEL)] = _NUMBER["forward"]
+            phases[inside & (roles_after[position] == LOSS)] = _NUMBER["loss"]
         if not (role == BATCH).any():
             acted = np.append(False, _acts(self.timeline.arg[index], role))[position]
             phases[acted & (roles_after[position] == MODEL)] = _NUMBER["prepare"]

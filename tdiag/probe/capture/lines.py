@@ -14,6 +14,7 @@ from ..wire import (
     MODULE_SHIFT,
     NEXT_BEGIN,
     NEXT_END,
+    OF_GRAD,
     OPTIMIZER_BEGIN,
     OPTIMIZER_END,
     STEP_END,
@@ -122,6 +123,7 @@ class Lines:
         self.deciding: int | None = None  # a module that is the loss if it returns a single number
         self.updated = False  # the open calls follow an optimizer's step
         self.graded = False  # they follow a backward: an update comes, or another pass of the model
+        self.of_grad = False  # that backward was torch.autograd.grad, perhaps within a loss
         self.repeats = RepeatedCalls()  # since the last batch or backward
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
 
@@ -192,6 +194,8 @@ class Lines:
                 self._decide(self.deciding, is_loss=argument == 1)
         elif code in _BEGINS:
             self._begin(self._before(code))
+            if code == BACKWARD_BEGIN:
+                self.of_grad = argument == OF_GRAD
             # If an update ends a step, its own mark is cut off with the step.
             by_update = self.boundary.rank == OPTIMIZER and not self.boundary.divided
             self.updated = code == OPTIMIZER_END or (code == STEP_END and by_update)
@@ -221,7 +225,8 @@ class Lines:
             self.phase, self.deciding = _OPEN, module
             self.turn += 1
         else:
-            self._begin("prepare" if self.updated or self.graded else "forward")
+            over = self.updated or (self.graded and not self.of_grad)
+            self._begin("prepare" if over else "forward")
             self.phase, self.updated, self.graded = "forward", False, False
             self.called.add(module)
 

@@ -1,0 +1,53 @@
+"""Which of the user's lines call which, by the sampled stacks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+from tdiag.evidence.sampled import CallTrees
+from tdiag.model.place import Place
+from tdiag.model.threshold import NOTICEABLE_FRAC
+
+
+def lines_below(
+    spots: Collection[tuple[str, int]], trees: CallTrees | None
+) -> set[tuple[str, int]]:
+    """The user's lines that were sampled below these lines."""
+    found = set()
+    inside: list[bool] = []  # a frame's caller comes before it
+    for frame in trees.training if trees else ():
+        here, above = (frame.file, frame.line), frame.parent >= 0 and inside[frame.parent]
+        inside.append(above or here in spots)
+        if above and frame.user:
+            found.add(here)
+    return found
+
+
+def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -> Place | None:
+    """The innermost user's line above these lines through which nearly all of their samples come;
+    None without one."""
+    frames = trees.training if trees else ()
+    through: dict[int, list[int]] = {}  # by frame: its callers, outermost first
+    shares: dict[tuple[str, int], float] = defaultdict(float)
+    places: dict[tuple[str, int], tuple[int, Place]] = {}
+    whole = 0.0
+    for number, frame in enumerate(frames):
+        above = through.get(frame.parent, [])
+        through[number] = [*above, number]
+        if (frame.file, frame.line) not in spots:
+            continue
+        if any((frames[x].file, frames[x].line) in spots for x in above):
+            continue  # counted at its caller
+        whole += frame.frac
+        callers = {}
+        for depth, x in enumerate(above):
+            if frames[x].user:
+                at = Place(file=frames[x].file, line=frames[x].line, function=frames[x].name)
+                callers[at.spot] = depth, at
+        for spot, found in callers.items():
+            shares[spot] += frame.frac
+            places[spot] = max(found, places.get(spot, found), key=lambda x: x[0])
+    most = (1 - NOTICEABLE_FRAC) * whole
+    known = [places[spot] for spot, share in shares.items() if share >= most]
+    return max(known, key=lambda x: x[0])[1] if known else None

@@ -1,0 +1,36 @@
+"""An agent calls its model before the step, to act."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .making import Run
+from .test_phases import in_ms, phases_of
+
+
+@pytest.mark.parametrize(("loader", "found"), [(False, "prepare"), (True, "forward")])
+def test_an_agent_that_acts_draws_its_batch_before_the_forward(
+    tmp_path: Path, loader: bool, found: str
+) -> None:
+    """A teacher is called without gradients, too; then a loader has the batch."""
+
+    def step(run: Run, number: int) -> None:
+        if loader:
+            run.batch(1)
+        run.forward(2, grad=False)
+        run.gap(5)  # its environment, and a batch from its memory
+        run.forward(2, grad=False)
+        run.gap(1)
+        run.forward(6)
+        run.gap(3)
+        run.forward(2, grad=False)
+        run.backward(10)
+        run.update(3)
+
+    run = Run(tmp_path).steps(30, step)
+    times = in_ms(run)
+    assert phases_of(run).acts is not loader
+    assert times.get("prepare", 0) == (6 if found == "prepare" else 0)
+    assert times["forward"] == 21 - times.get("prepare", 0)
