@@ -165,6 +165,80 @@ def contractions() -> Figures:
     return figures
 
 
+def kron_layer(x: Any, a: Any, b: Any) -> Any:
+    return x @ torch.kron(a, b)
+
+
+def kron_in_order(x: Any, a: Any, b: Any) -> Any:
+    """Rows of x as matrices: first one factor, then the other."""
+    apart = x.unflatten(1, (len(a), len(b)))
+    return torch.einsum("tab,ac,bd->tcd", apart, a, b).flatten(1)
+
+
+def running_sum(q: Any, k: Any, v: Any) -> Any:
+    return torch.einsum("td,tde->te", q, torch.einsum("td,te->tde", k, v).cumsum(0))
+
+
+def running_sum_in_blocks(q: Any, k: Any, v: Any) -> Any:
+    state = q.new_zeros(q.shape[1], v.shape[1])
+    out = []
+    for qs, ks, vs in zip(q.split(64), k.split(64), v.split(64), strict=True):
+        out.append((qs @ ks.t()).tril() @ vs + qs @ state)
+        state = state + ks.t() @ vs
+    return torch.cat(out)
+
+
+def pooled(x: Any, y: Any, w: Any) -> Any:
+    return torch.einsum("tc,td->tcd", x, y).flatten(1) @ w.flatten(0, 1)
+
+
+def pooled_in_order(x: Any, y: Any, w: Any) -> Any:
+    return torch.einsum("tc,cde,td->te", x, w, y)
+
+
+def sylvester(a: Any, c: Any) -> Any:
+    """X of aX + Xa = c, a symmetric, as one system."""
+    one = torch.eye(len(a))
+    whole = torch.einsum("ij,kl->ikjl", a, one) + torch.einsum("ij,kl->ikjl", one, a)
+    return torch.linalg.solve(whole.reshape(a.numel(), a.numel()), c.flatten())
+
+
+def sylvester_by_eigenvalues(a: Any, c: Any) -> Any:
+    values, vectors = torch.linalg.eigh(a)
+    inside = (vectors.t() @ c @ vectors) / (values[:, None] + values)
+    return vectors @ inside @ vectors.t()
+
+
+@measures(
+    td730_outer_product_then_reduced__OUTER_LOW="least",
+    td730_outer_product_then_reduced__OUTER_HIGH="most",
+)
+def outer_products() -> Figures:
+    figures = {}
+
+    def compare(name: str, apart: Any, together: Any, *given: Any) -> None:
+        figures[name] = times_as_fast(
+            with_backward(apart, *(x.clone() for x in given)),
+            with_backward(together, *(x.clone() for x in given)),
+        )
+
+    for rows, side in ((64, 16), (64, 32), (512, 16), (512, 32)):
+        given = torch.randn(rows, side * side), torch.randn(side, side), torch.randn(side, side)
+        compare(f"kron of {side} × {side}, {rows} rows", kron_layer, kron_in_order, *given)
+    for steps, wide in ((256, 32), (512, 64)):
+        given = tuple(torch.randn(steps, wide) for _ in range(3))
+        name = f"running sum of {steps}, {wide} wide"
+        compare(name, running_sum, running_sum_in_blocks, *given)
+    for rows, wide in ((64, 64), (512, 64)):
+        given = torch.randn(rows, wide), torch.randn(rows, wide), torch.randn(wide, wide, 8)
+        compare(f"pooled, {rows} rows, {wide} wide", pooled, pooled_in_order, *given)
+    for size in (16, 24):
+        half = torch.randn(size, size)
+        given = half @ half.t() + torch.eye(size), torch.randn(size, size)
+        compare(f"Sylvester, {size}", sylvester, sylvester_by_eigenvalues, *given)
+    return figures
+
+
 def cells(cell: Any, x: Any) -> Callable[[], None]:
     """Steps of a sequence, each of which waits for the one before."""
 

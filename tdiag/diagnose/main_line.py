@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from tdiag.diagnose.sampled_lines import preparing_line
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.sampled import StackLine, Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, phase_of_component
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
@@ -54,7 +54,10 @@ def sampled_there(evidence: Evidence, component: str) -> str:
 
 def most_lost(roofline: Roofline, evidence: Evidence) -> str:
     """The user's function whose heaviest ops lose most time against the machine's rates, at its
-    line with most samples."""
+    line with most samples. A backward of the user's own (torch.autograd.Function) that takes most
+    of the step comes first: a trace assigns its ops to the forward."""
+    if by_hand := _by_hand(evidence):
+        return by_hand
     lost: Counter[Place] = Counter()
     for line in roofline.lines:
         if line.at is not None:
@@ -73,6 +76,31 @@ def most_lost(roofline: Roofline, evidence: Evidence) -> str:
     ]
     place = there[0] if there else at
     return f"; most is lost in {at.function}{where(place)}, first by {op}"
+
+
+def _by_hand(evidence: Evidence) -> str:
+    """The user's functions that backward calls, if these have most of the samples; else ""."""
+    stacks, trees = evidence.get(Stacks), evidence.get(CallTrees)
+    frames = trees.training if trees else ()
+    if stacks is None or stacks.samples < MIN_SAMPLES:
+        return ""
+    engine = {
+        (frame.file, frame.line)
+        for frame in frames
+        if frame.user and any("_engine_run_backward" in x.name for x in _above(frame, frames))
+    }
+    inside = [line for line in stacks.training if line.at.spot in engine]
+    whole = sum(line.self_frac for line in inside)
+    if whole <= MAJORITY_FRAC:
+        return ""
+    top = max(inside, key=lambda line: line.self_frac).at
+    return f"; {percent(whole)} is {top.function} and what it calls, most of it{where(top)}"
+
+
+def _above(frame: CallFrame, frames: Sequence[CallFrame]) -> Iterator[CallFrame]:
+    while frame.parent >= 0:
+        frame = frames[frame.parent]
+        yield frame
 
 
 def fetched_by(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> str:

@@ -63,7 +63,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     parametrized_ns: float = 0.0
     thrown_away_ns: float = 0.0
     # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
-    # a "product" or a "difference" of everything with everything.
+    # a "product", a "difference" or a "comparison" of everything with everything. Or that write an
+    # "outer" product out and reduce it again.
     contracted_ns: float = 0.0
     contraction: str = ""
 

@@ -23,8 +23,8 @@ With such small calls the hardware mostly waits for the next one.
 ## What to do
 If most calls come from a Python loop of small calls, replace the loop by one expression. Otherwise
 give each call more work (a larger batch), or issue fewer calls (`torch.compile`; on CUDA with
-`mode="reduce-overhead"`, which replays the step as one graph). Compute what a step repeats, and what
-does not depend on itself, at once (`torch.func.vmap`). An agent steps more environments at once.
+`mode="reduce-overhead"`, which replays the step as one graph). Compute at once what a step repeats
+and what does not depend on itself (`torch.func.vmap`). An agent steps more environments at once.
 
 ## How the gain is computed
 With such a loop: at the high end its time and its backward are gone, and backward takes up to four

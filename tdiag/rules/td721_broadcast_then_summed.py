@@ -33,12 +33,13 @@ from __future__ import annotations
 
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.contracted import contracted_ns, with_more_backward
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES, most_of_backward, part_of_phases
+from tdiag.rules.fixed_cost import BACKWARD_TIMES
 from tdiag.units import duration, percent
 
 CODE = "TD721"
@@ -79,14 +80,10 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
     lines = [line for line in ops.lines if line.contraction in ONE_CALL]
     if budget.has_device or not lines:
         return None  # the host's clock does not show the calls' time on a device
-    spent = part_of_phases(phases, ops, lambda line: line.contracted_ns)
-    if not spent:
-        return None
-    share, backward = _recorded(lines, ops), phases.wall_ns.get("backward", 0.0)
-    more = backward * (most_of_backward(share) - share)
-    if backward * share:
-        spent["backward"] = backward * share
+    spent = contracted_ns(lines, phases, ops)
     total = sum(spent.values())
+    if not total:
+        return None
     worst = max(lines, key=lambda line: line.contracted_ns)
     instead, code = ONE_CALL[worst.contraction]
     return Found(
@@ -107,7 +104,7 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
         ),
         gain=Gain(
             total * (1 - 1 / CONTRACTED_LOW),
-            (total + more) * (1 - 1 / CONTRACTED_HIGH),
+            with_more_backward(spent, phases) * (1 - 1 / CONTRACTED_HIGH),
             "low and high end: the least and the most that a single call saved in measurements; at"
             f" the high end backward takes up to {BACKWARD_TIMES:.0f} times as long as for other"
             " calls.",
@@ -115,14 +112,6 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
         ),
         at=worst.at,
     )  # fmt: skip
-
-
-def _recorded(lines: list[OpLine], ops: Ops) -> float:
-    """The share of backward that these calls cause, by the time of the calls that record
-    gradients."""
-    recorded = sum(line.recording_ns for line in ops.lines)
-    mine = sum(min(line.contracted_ns, line.recording_ns) for line in lines)
-    return mine / recorded if recorded else 0.0
 
 
 def fires() -> Evidence:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.verdict import GUESS_CONFIDENCE
 from tdiag.evidence.roofline import Roof, Work
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.rules.examples import at, stack, stacks, system
 
 from .test_verdict import ROOF, STEP, finding, run, work
@@ -39,6 +40,25 @@ def test_it_says_where_most_is_lost() -> None:
     line = stack(35, 0.5, "", function="pairs")  # its file is absolute
     found = run({}, traced, stacks((line,)))
     assert "; most is lost in pairs at train.py:35, first by exp" in found.summary
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.6, True), (0.3, False)])
+def test_a_backward_of_the_users_own_is_named_before_the_forward(share: float, named: bool) -> None:
+    """A trace assigns its ops to the forward that they belong to."""
+    op = replace(work(10e6).ops[0], name="aten::exp", at=at(31, "pairs", file="train.py"))
+    lines = stack(13, share, "", function="Root.backward"), stack(42, 0.2, "", "backward")
+    frames = [
+        ("train", at(1).file, 42, -1, True), ("_engine_run_backward", "graph.py", 0, 0, False),
+        ("Root.backward", at(1).file, 13, 1, True),
+    ]  # fmt: skip
+    tree = tuple(
+        CallFrame(name=name, file=file, line=line, parent=parent, frac=0.6, user=user)
+        for name, file, line, parent, user in frames
+    )
+    found = run({}, Work(ops=(op,), calls=60), stacks(lines), CallTrees(training=tree, workers=()))
+    said = "; 60% is Root.backward and what it calls, most of it at train.py:13"
+    assert (said in found.summary) is named
+    assert ("most is lost in pairs" in found.summary) is not named
 
 
 def test_what_calls_cost_and_work_does_not_is_overhead() -> None:

@@ -10,10 +10,12 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 
 from .harness import watch_code
 
-EACH, COMPARED = "weight.flatten()[:600]", "comparison"
+EACH, COMPARED, OUTER = "weight.flatten()[:600]", "comparison", "outer"
 SCRIPT = """
 import torch
+from torch import einsum as e
 from torch import nn
+from torch.nn import functional as F
 weight = nn.Parameter(torch.randn(64, 64))
 optimizer = torch.optim.SGD([weight], lr=0.001)
 for step in range(100_000):
@@ -31,7 +33,7 @@ def line_of(folder: Path, made: str) -> OpLine:
     assert run.returncode == 0 and run.of("failure") == []
     ops = run.evidence().get(Ops)
     assert ops is not None
-    return max((line for line in ops.lines if line.at.line == 8), key=lambda line: line.calls)
+    return max((line for line in ops.lines if line.at.line == 10), key=lambda line: line.calls)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,20 @@ def line_of(folder: Path, made: str) -> OpLine:
         (f"(~(t < t[:, None]) * ({EACH})).sum(dim=1)", COMPARED),
         (f"(t[:, None] <= t).float() @ ({EACH})", COMPARED),
         (f"(t[:, None] <= t).sum(1) * ({EACH})", COMPARED),
+        ("torch.randn(32, 1024) @ torch.kron(weight[:32, :32], weight[32:, :32])", OUTER),
+        (
+            "F.linear(torch.randn(4, 1024), 2 * torch.kron(weight[:32, :32], weight[:32, 32:]))",
+            OUTER,
+        ),
+        (f"torch.outer(t, {EACH}) @ t", OUTER),
+        ("e('td,tde->te', x, e('td,te->tde', x, x @ weight).cumsum(0))", OUTER),
+        ("e('tc,td->tcd', x, x @ weight).flatten(1) @ torch.randn(4096, 4)", OUTER),
+        (
+            "torch.linalg.solve((e('ij,kl->ikjl', weight[:16, :16], torch.eye(16))"
+            " + e('ij,kl->ikjl', torch.eye(16), weight[:16, :16])).reshape(256, 256),"
+            " weight[:4].flatten())",
+            OUTER,
+        ),
     ],
 )
 def test_spread_and_summed(tmp_path: Path, made: str, kind: str) -> None:
@@ -71,6 +87,11 @@ def test_spread_and_summed(tmp_path: Path, made: str, kind: str) -> None:
         f"torch.softmax(torch.outer(t, {EACH}).masked_fill(t < t[:, None], -9.0), 1)",  # attention
         f"(torch.outer(t, {EACH}) * (t < t[:, None])).sum(1)",  # values of all pairs
         f"(t[:, None] <= t[:9]).sum(1) * ({EACH})",
+        f"torch.outer(t, {EACH}).sin() @ t",  # Fourier features
+        f"(torch.outer(t, {EACH}) * torch.randn(600, 600)) @ t",
+        f"torch.outer(t, {EACH})[0, :64] @ weight",
+        "e('td,ed->te', weight.repeat(9, 1), weight.repeat(9, 1)) @ weight.repeat(9, 1)",
+        "(x @ weight[:, :4]) @ weight[:4].repeat(1, 99) @ torch.randn(6336, 4)",  # two layers
     ],
 )
 def test_what_one_call_does_not_replace(tmp_path: Path, made: str) -> None:

@@ -4,6 +4,9 @@
 distances: a single call computes either without writing the large intermediate tensor. What a
 comparison of all pairs, ``t[:, None] < t``, selects of one row of values for a sum, sorting and a
 cumulative sum give as well; what it counts, sorting alone.
+
+And outer products: ``x @ kron(a, b)``, or the cumulative sum of ``einsum("td,te->tde", k, v)``
+times ``q``. Multiplied in another order, or block by block, the large tensor is never made.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from .frozen_weights import MOST_TRACKED, tensors_in
 if TYPE_CHECKING:
     from .lines import LineCalls
 
-PRODUCT, DIFFERENCE, COMPARISON = "product", "difference", "comparison"
+PRODUCT, DIFFERENCE, COMPARISON, OUTER = "product", "difference", "comparison", "outer"
 SPREADS = {
     "mul": PRODUCT, "__mul__": PRODUCT, "__rmul__": PRODUCT, "multiply": PRODUCT,
     "sub": DIFFERENCE, "__sub__": DIFFERENCE, "__rsub__": DIFFERENCE, "subtract": DIFFERENCE,
@@ -27,6 +30,7 @@ SPREADS = {
         ("lt", "le", "gt", "ge", "__lt__", "__le__", "__gt__", "__ge__", "less", "less_equal",
          "greater", "greater_equal"), COMPARISON,
     ),
+    "kron": OUTER, "outer": OUTER, "ger": OUTER, "einsum": OUTER,
 }  # fmt: skip
 # Calls on it before it is summed.
 BETWEEN = {
@@ -36,14 +40,36 @@ BETWEEN = {
         "__invert__", "logical_not", "float", "double", "to", "type", "masked_fill", "where", "mul",
         "__mul__", "__rmul__",
     },
+    # Neither a mask nor a function of each element: after these all elements count.
+    OUTER: {
+        "cumsum", "reshape", "view", "flatten", "unflatten", "transpose", "permute", "movedim", "t",
+        "swapaxes", "contiguous", "clone", "to", "float", "__getitem__", "unsqueeze", "squeeze",
+        "expand", "add", "__add__", "__radd__", "sub", "__sub__", "neg", "__neg__", "mul",
+        "__mul__", "__rmul__", "div", "__truediv__",
+    },
 }  # fmt: skip
+PRODUCTS = ("mul", "__mul__", "__rmul__", "div", "__truediv__")
 SUMS = {
     PRODUCT: {"sum"},
     DIFFERENCE: {"sum", "norm", "vector_norm", "linalg_vector_norm"},
     COMPARISON: {"sum", "mean", "logsumexp", "__matmul__", "matmul", "mv"},
+    OUTER: {
+        "linear",
+        "matmul",
+        "__matmul__",
+        "__rmatmul__",
+        "mm",
+        "bmm",
+        "mv",
+        "einsum",
+        "addmm",
+        "baddbmm",
+        "linalg_solve",
+        "solve",
+    },
 }
 # Elements of a tensor; with fewer, a single call gained little or nothing.
-FEWEST = {PRODUCT: 1 << 16, DIFFERENCE: 1 << 16, COMPARISON: 1 << 18}
+FEWEST = {PRODUCT: 1 << 16, DIFFERENCE: 1 << 16, COMPARISON: 1 << 18, OUTER: 1 << 16}
 LARGER = 8  # times its inputs: smaller results come from a bias or a mask, not from all pairs
 
 
@@ -67,7 +93,9 @@ class Contractions:
         large = [x for value in given if (x := self.spread.get(id(value))) and x[0]() is value]
         if len(large) == 1:
             self._used(name, args, kwargs, given, result, large[0], (line, elapsed))
-        elif name in SPREADS:
+        elif large and name not in PRODUCTS and all(x[1] == OUTER for x in large):
+            self._outer(name, result, large, (line, elapsed))
+        elif name in SPREADS and (name != "einsum" or _is_outer(args)):
             most = max(map(_stored, given), default=0)
             if result.numel() >= LARGER * max(most, 1):
                 self._keep(result, SPREADS[name], ((line, elapsed),))
@@ -78,19 +106,44 @@ class Contractions:
     ) -> None:  # fmt: skip
         """A call with one large tensor."""
         mine, kind, calls = large[0](), large[1], (*large[2], call)
-        if not all(_row(value) for value in given if value is not mine):
+        rows = all(_row(value) for value in given if value is not mine)
+        if kind == OUTER and (rows or name in SUMS[OUTER]):
+            self._outer(name, result, [large], call)
+        if kind == OUTER or not rows:
             return
         along = kwargs.get("dim", args[1] if len(args) > 1 else None) is not None
         if name in BETWEEN[kind]:
             self._keep(result, kind, calls)
         elif name in SUMS[kind] and args[0] is mine and along:
-            for line, elapsed in calls:
-                line.contracted += elapsed
-                line.contraction = kind
+            _count(calls, kind)
+
+    def _outer(
+        self, name: str, result: Any, large: list[Spread], call: tuple[LineCalls, int]
+    ) -> None:  # fmt: skip
+        """A call with outer products. Making one counts at its first use."""
+        calls = (*(made for x in large for made in x[2]), call)
+        if name in SUMS[OUTER]:
+            _count(calls, OUTER)
+            for made, kind, _ in large:
+                self.spread[id(made())] = made, kind, ()
+        elif name in BETWEEN[OUTER]:
+            self._keep(result, OUTER, calls)
 
     def _keep(self, result: Any, kind: str, calls: tuple[tuple[LineCalls, int], ...]) -> None:
         if len(self.spread) < MOST_TRACKED and result.numel() >= FEWEST[kind]:
             self.spread[id(result)] = weakref.ref(result), kind, calls
+
+
+def _is_outer(args: Any) -> bool:
+    """Whether an einsum sums nothing: all letters of its inputs are in its output."""
+    given, arrow, made = str(args[0]).partition("->")
+    return bool(arrow) and set(given) - set(", .") <= set(made)
+
+
+def _count(calls: tuple[tuple[LineCalls, int], ...], kind: str) -> None:
+    for line, elapsed in calls:
+        line.contracted += elapsed
+        line.contraction = kind
 
 
 def _stored(values: torch.Tensor) -> int:

@@ -1,0 +1,117 @@
+"""An outer product is written out and reduced again
+
+## What it measures
+Outer products (`torch.kron`, `torch.outer`, an `einsum` that sums nothing) whose result is at least
+eight times as large as what it is made of, and that later calls reduce by a matrix product, an
+`einsum` or a linear system. In between they may be reshaped, scaled, added to each other or
+accumulated (`cumsum`), but nothing is computed of their single elements. The time of all these
+calls and of their backward.
+
+## Why it is slow
+Every element of the large tensor is computed, written to memory and read again, although the result
+depends only on the small ones. The product or the system that reduces it is as large.
+
+## What to do
+Multiply in another order, so that the large tensor is never made. Rows times `kron(a, b)`: reshape
+each row to a matrix X and compute `a.T @ X @ b`. A running sum of outer products (linear
+attention): go through blocks, in a block `(q @ k.T).tril() @ v`, and carry the sum from block to
+block. A bilinear pooling: one `einsum` of both vectors and the weight. A Kronecker sum as a linear
+system (Sylvester, Lyapunov): use the eigenvectors of the small matrices.
+
+## How the gain is computed
+From the calls' time with their backward: low end the least and high end the most that such a change
+saved in measurements with 65,536 to 1 million elements. At the high end their backward takes up to
+four times as long as that of other calls.
+
+## When this advice is wrong
+If the large tensor is used elsewhere, too. If the factors have few rows beside it: then one large
+product may be as fast as several small ones.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.contracted import contracted_ns, with_more_backward
+from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import BACKWARD_TIMES
+from tdiag.units import duration, percent
+
+CODE = "TD730"
+NAME = "outer-product-then-reduced"
+CLASS = "compute"
+UNTRIED = "the expression must be rewritten"
+
+OUTER_LOW = Threshold(
+    1.4,
+    "times as fast",
+    "Measured, ten products in another order, with backward, torch 2.13, one core: the least, 512"
+    " rows times the Kronecker product of two 16 × 16 (benchmarks/rule_constants.py td730).",
+)
+OUTER_HIGH = Threshold(
+    26,
+    "times as fast",
+    "The same measurement: the most, a running sum of 512 outer products of 64 numbers"
+    " (benchmarks/rule_constants.py td730).",
+)
+
+
+def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
+    lines = [line for line in ops.lines if line.contraction == "outer"]
+    if budget.has_device or not lines:
+        return None  # the host's clock does not show the calls' time on a device
+    spent = contracted_ns(lines, phases, ops)
+    total = sum(spent.values())
+    if not total:
+        return None
+    worst = max(lines, key=lambda line: line.contracted_ns)
+    return Found(
+        summary=(
+            f"An outer product is written out and reduced again, most of it{where(worst.at)}:"
+            f" {duration(total)} per step with its backward ({percent(total / budget.step_ns)})."
+        ),
+        evidence=(
+            ns("making, reducing, and their backward", total, "baseline"),
+            count("torch calls of these lines", sum(line.calls for line in lines), "ops",
+                  "per_step"),
+        ),
+        fix=Fix(
+            f"Multiply in another order, so that the outer product{where(worst.at)} is never made:"
+            " first the factor that the result needs, then the other. Accumulated ones: in blocks.",
+            "review",
+            action="Multiply in another order than by the outer product",
+            code="# x @ torch.kron(a, b)\n"
+            "y = torch.einsum('tij,ik,jl->tkl', x.unflatten(1, (len(a), len(b))), a, b).flatten(1)",
+        ),
+        gain=Gain(
+            total * (1 - 1 / OUTER_LOW),
+            with_more_backward(spent, phases) * (1 - 1 / OUTER_HIGH),
+            "low and high end: the least and the most that another order saved in measurements; at"
+            f" the high end backward takes up to {BACKWARD_TIMES:.0f} times as long as for other"
+            " calls.",
+            tuple(spent),
+        ),
+        at=worst.at,
+    )  # fmt: skip
+
+
+def fires() -> Evidence:
+    return _layer(2.2e6)
+
+
+def clear() -> Evidence:
+    """A matrix product."""
+    return _layer(0.0)
+
+
+def _layer(contracted: float) -> Evidence:
+    mine: OpLine = op_line(9, "forward", 3, grad_calls=3.0, elapsed_ns=2.3e6,
+                   contracted_ns=contracted, contraction="outer" if contracted else "")  # fmt: skip
+    rest = op_line(10, "forward", 2, grad_calls=2.0, elapsed_ns=0.1e6)
+    step = budget(forward=3.6, backward=3.5, optimizer=0.4)
+    clean = phases(forward=3.6, backward=3.5, optimizer=0.4)
+    return Evidence().add(step, clean, ops(mine, rest))
