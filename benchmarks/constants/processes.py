@@ -37,6 +37,42 @@ def crowded() -> Figures:
     return figures
 
 
+BESIDE = """
+import statistics, time, numpy, torch
+a = numpy.random.rand({rows}, 16).astype("float32")
+b = numpy.random.rand(16, {wide}).astype("float32")
+net = torch.nn.Sequential(*(torch.nn.Linear({hidden}, {hidden}) for _ in range(4)))
+x = torch.randn(256, {hidden})
+took, end = [], time.perf_counter() + 3
+while time.perf_counter() < end:
+    a @ b
+    began = time.perf_counter()
+    net(x).sum().backward()
+    took.append(time.perf_counter() - began)
+print(statistics.median(took))
+"""
+
+
+@measures(td731_library_threads_beside_torch__BESIDE_TIMES="most")
+def beside() -> Figures:
+    """Torch on all cores after a product of NumPy, whose library has as many threads or one."""
+    cores, figures = len(os.sched_getaffinity(0)), {}
+    for rows, wide, hidden in (
+        (512, 512, 128),
+        (4096, 128, 128),
+        (65536, 64, 128),
+        (4096, 128, 512),
+    ):
+        script = BESIDE.format(rows=rows, wide=wide, hidden=hidden)
+        took = {
+            threads: statistics.median(answers(child(script, OPENBLAS_NUM_THREADS=str(threads)))[0]
+                                       for _ in range(3))
+            for threads in (1, cores)
+        }  # fmt: skip
+        figures[f"{rows} × 16 × {wide}, Linear({hidden})"] = took[cores] / took[1]
+    return figures
+
+
 WORKER = """
 import time, numpy
 a, b = numpy.random.rand(2, {size}, {size}).astype("float32")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
@@ -60,7 +62,8 @@ class Threads(Kind, frozen=True, kw_only=True):
 
     ``processes``: number of this run's processes training on this machine at the same time, this
     one included; ``together``: sum of their intra-op threads. ``set_at``: the user's last
-    ``torch.set_num_threads``."""
+    ``torch.set_num_threads``. ``pools``: threads that other libraries compute with in the training
+    process, by library: ``{"openblas": 8}``."""
 
     intra_op: int
     inter_op: int
@@ -69,6 +72,7 @@ class Threads(Kind, frozen=True, kw_only=True):
     processes: int = 1
     together: int = 0
     set_at: Place | None = None
+    pools: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class DebugVariables(Kind, frozen=True, kw_only=True):

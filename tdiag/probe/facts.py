@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import accelerator, dynamo, frameworks
+from . import accelerator, dynamo, frameworks, thread_pools
 from .patches import hidden
 from .wire import DEBUGGING, is_user_file
 
@@ -81,6 +81,7 @@ def write_training(probe: Probe) -> None:
         cpus_allowed=len(affinity(0)) if affinity else os.cpu_count(),
         framework=probe.guard(frameworks.driver)(),
         debug=debug_variables(),
+        pools=probe.guard(thread_pools.counts)(),
     )
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 from tdiag.evidence.feeding import Loader, Loaders
+from tdiag.evidence.machine import Threads
 
 from .harness import watch_code
 
@@ -89,3 +93,31 @@ def test_each_window_says_how_long_other_threads_of_python_have_worked(tmp_path:
     assert all(ns >= 20_000_000 for threads in counted for ns in threads.values())
     own = [window["cpu"] for window in run.of("window")]
     assert own == sorted(own) and own[0] > 0
+
+
+BESIDE = """
+import numpy
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(60):
+    optimizer.zero_grad()
+    x = numpy.ones((4, 4), "float32") @ numpy.eye(4, dtype="float32")
+    model(torch.from_numpy(x)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_the_pools_of_libraries_in_the_training_process(
+    tmp_path: Path, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", threads)
+    run = watch_code(tmp_path, BESIDE, cold=True, windows=["baseline"], profiling=True, steps=60)
+    assert run.returncode == 0 and run.of("failure") == []
+    found = run.evidence().get(Threads)
+    assert found is not None
+    pools = {name: count for name, count in found.pools.items() if "openblas" in name}
+    if not pools:
+        pytest.skip("NumPy is not built with OpenBLAS")
+    assert set(pools.values()) == {min(int(threads), os.cpu_count() or 1)}

@@ -86,7 +86,9 @@ THERE_ALREADY = {
     "torch.num_threads=1": "has 1 threads already",
 }
 # Of the whole process, whatever the script does: only the measured time says that it won nothing.
-ALWAYS = {"ceiling.gc", "python.gc_freeze", "torch.float32_matmul_precision"}
+ALWAYS = {
+    "ceiling.gc", "process.library_threads", "python.gc_freeze", "torch.float32_matmul_precision",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

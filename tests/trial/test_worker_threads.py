@@ -51,7 +51,7 @@ def test_libraries_of_workers_get_as_many_threads_as_asked_for(
 # NumPy's OpenBLAS has a prefix and a suffix in the names of its functions.
 OPENBLAS = """
 import ctypes, pathlib, numpy
-from tdiag.probe.trial.thread_pools import limit
+from tdiag.probe.thread_pools import limit
 (file,) = pathlib.Path(numpy.__file__).parents[1].glob("numpy.libs/*openblas*")
 names = [f"{p}openblas_get_num_threads{s}" for p in ("", "scipy_") for s in ("", "64_")]
 blas = ctypes.CDLL(str(file))

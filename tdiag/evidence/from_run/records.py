@@ -57,6 +57,7 @@ class TorchRecord(Record):
     cpus_allowed: int | None = None
     framework: tuple[str, str] | None = None
     debug: dict[str, str] | None = None
+    pools: dict[str, int] | None = None
 
 
 class RoleRecord(Record):

@@ -93,6 +93,7 @@ def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
                 processes=1 + len(beside),
                 together=torch.intra_op + sum(threads),
                 set_at=set_at.at if set_at else None,
+                pools=torch.pools or {},
             )
         )
     return kinds

@@ -4,8 +4,8 @@ import functools
 from typing import Any
 
 from ...patches import hidden
+from ...thread_pools import limit
 from ..change import ROUNDING, Change, Trial, number
-from ..thread_pools import limit
 
 NAME = "loader.worker_threads"
 

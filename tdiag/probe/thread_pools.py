@@ -1,4 +1,4 @@
-"""Sets the thread pools of libraries in this process, through their own functions (like
+"""The thread pools of libraries in this process, through their own functions (like
 threadpoolctl)."""
 
 from __future__ import annotations
@@ -25,10 +25,17 @@ _OF_FILES = {
     "libiomp": _OPENMP,
     "libomp": _OPENMP,
 }
+_TORCHS = ("gomp", "iomp", "omp", "mkl_rt")
 _OF_MODULES = {
     "cv2": ("getNumThreads", "setNumThreads"),
     "numexpr": ("get_num_threads", "set_num_threads"),
 }
+
+
+def counts() -> dict[str, int]:
+    """How many threads the pools of NumPy's and other libraries have, without OpenMP's, which
+    torch computes with."""
+    return {name: count() for name, count, _ in _pools() if name not in _TORCHS}
 
 
 def limit(threads: int) -> list[str]:

@@ -1,0 +1,155 @@
+"""A library's threads take the cores that torch computes with
+
+## What it measures
+How long the training thread was ready and waited for a core in the clean steps, by the kernel's
+counters, where nothing else explains it: no other program uses the cores, there is one training
+process without loader workers, Python has no other thread at work, and torch has no more threads
+than there are cores. And the number of threads of NumPy's OpenBLAS and similar libraries in this
+process, which together with torch's are more than the cores.
+
+## Why it is slow
+After each product OpenBLAS keeps its threads spinning for some time, in case another one follows.
+They hold the cores, and each of torch's parallel calls ends only when its last thread got one. The
+next product of NumPy waits for torch's threads in the same way.
+
+## What to do
+Give the library one thread: set `OPENBLAS_NUM_THREADS=1` in the environment, or call
+`threadpoolctl.threadpool_limits(1, "blas")` before training. Or compute the product with torch.
+
+## How the gain is computed
+High end: the step is as much faster as torch's calls were in measurements, with one thread instead
+of one for each core. Low end: half of the wait for a core is gone.
+
+## When this advice is wrong
+If NumPy's products take most of the step and are large, they need their threads.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import System, Threads
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.examples import budget, stacks, system, threads
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import duration, percent, plural
+
+CODE = "TD731"
+NAME = "library-threads-beside-torch"
+CLASS = "overhead"
+
+BESIDE_TIMES = Threshold(
+    5.5,
+    "times as long",
+    "Measured on two cores: forward and backward of four Linear(128) after a product of NumPy, 512"
+    " × 16 × 512, with two threads of OpenBLAS instead of one; 3.2 to 5.1 for three others"
+    " (benchmarks/rule_constants.py td731).",
+)
+# Packages whose calls compute with such pools.
+_LIBRARIES = ("numpy", "scipy", "sklearn", "numexpr", "cv2")
+
+
+def check(
+    budget: Budget,
+    system: System,
+    threads: Threads,
+    loaders: Loaders | None,
+    phases: Phases | None,
+    stacks: Stacks | None,
+) -> Found | None:
+    pools = {name: number for name, number in threads.pools.items() if number > 1}
+    queued = (system.training_queued_frac or 0.0) * budget.step_ns
+    if budget.has_device or not pools or queued < NOTICEABLE_FRAC * budget.step_ns:
+        return None
+    name = max(pools, key=lambda x: pools[x])
+    together = threads.intra_op + pools[name] - 1
+    if threads.intra_op > system.cores_allowed or together <= system.cores_allowed:
+        return None
+    if _others(budget, system, threads, loaders, phases):
+        return None
+    lines = [x for x in (stacks.training if stacks else ()) if x.library in _LIBRARIES]
+    at = max(lines, key=lambda x: x.self_frac).at if lines else None
+    library = "OpenBLAS (NumPy, SciPy)" if "openblas" in name else name
+    return Found(
+        summary=(
+            f"The training thread waits {duration(queued)} per step"
+            f" ({percent(queued / budget.step_ns)}) for a core, and only this process uses them:"
+            f" {library} has {plural(pools[name], 'thread')} beside torch's {threads.intra_op}."
+        ),
+        evidence=(
+            ns("waiting for a core, per step", queued, "system"),
+            count(f"threads of {name}", pools[name], "probe"),
+            count("threads of torch", threads.intra_op, "probe"),
+            count("cores available", system.cores_allowed, "system", "cores"),
+            *(
+                (count("cores that this run used", system.cores_used, "system", "cores"),)
+                if system.cores_used is not None
+                else ()
+            ),
+        ),
+        fix=Fix(
+            f"Start the training with OPENBLAS_NUM_THREADS=1{_for(where(at))}, or call"
+            ' threadpoolctl.threadpool_limits(1, "blas") before it. Torch keeps its threads.',
+            "safe",
+            "process.library_threads=1",
+            action="Give NumPy's library one thread",
+            code="import threadpoolctl\n\n"
+            'threadpoolctl.threadpool_limits(1, "blas")  # before training',
+        ),
+        gain=Gain(
+            queued * LOW_END_FRAC,
+            budget.step_ns * (1 - 1 / BESIDE_TIMES),
+            "high end: the step is as much faster as torch's calls were in measurements; low end:"
+            " half of the wait for a core is gone.",
+            tuple(budget.components_ns),
+        ),
+        at=at,
+    )
+
+
+def _for(place: str) -> str:
+    return f", for what is called{place}" if place else ""
+
+
+def _others(
+    budget: Budget,
+    system: System,
+    threads: Threads,
+    loaders: Loaders | None,
+    phases: Phases | None,
+) -> bool:
+    """Whether something else may take its cores: other programs, ranks, workers, Python's own
+    threads."""
+    loader = loaders.train() if loaders else None
+    busy, own = system.machine_busy_cores, system.cores_used
+    others = busy - own if busy is not None and own is not None else 0.0
+    beside = phases.beside_ns if phases else None
+    return (
+        threads.processes > 1
+        or bool(loader and loader.num_workers)
+        or others > NOTICEABLE_FRAC * system.cores_allowed
+        or (beside or 0.0) > NOTICEABLE_FRAC * budget.step_ns
+    )
+
+
+def fires() -> Evidence:
+    """A product of NumPy before each step, on two cores."""
+    return _crowded({"openblas": 2})
+
+
+def clear() -> Evidence:
+    """The library has one thread: something else makes the training wait."""
+    return _crowded({"openblas": 1})
+
+
+def _crowded(pools: dict[str, int]) -> Evidence:
+    two = system(
+        cores_allowed=2.0, cores_machine=2, cores_used=1.9, machine_busy_cores=1.92,
+        training_queued_frac=0.12,
+    )  # fmt: skip
+    step = budget(prepare=37, forward=10, backward=9, optimizer=3)
+    return Evidence().add(step, two, threads(intra_op=2, pools=pools), stacks())
