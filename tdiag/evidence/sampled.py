@@ -15,6 +15,7 @@ WRITERS = re.compile(
 )
 # Built-in functions that write. No sampled frame names them, so the text of the line is matched.
 WRITES = re.compile(
+    r"\b_?log(ger)?\.(debug|info|warn(ing)?|error|exception|critical)\(|"
     r"\bprint\(|\bjson\.dump|\.writerows?\(|\.write\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
     r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\(|\.commit\("
 )

@@ -20,6 +20,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain
 from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
+from tdiag.rules.syntax import statement_text
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 BEFORE, AFTER = "before", "after"
@@ -117,8 +118,8 @@ def logging_spots(stacks: Stacks | None) -> set[tuple[str, int]]:
 
 
 def writes(line: StackLine) -> bool:
-    """Whether the line's own text writes, not a library on its behalf."""
-    return bool(WRITES.search(linecache.getline(*line.at.spot)))
+    """Whether the line's own statement writes, not a library on its behalf."""
+    return bool(WRITES.search(statement_text(*line.at.spot)))
 
 
 def saved_by_hand(
@@ -371,6 +372,24 @@ def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[tuple[FunctionKey,
         if frame.user:
             yield function_key(frame.file, frame.name), frame.line
         number = frame.parent
+
+
+def with_what_it_calls(lines: Sequence[StackLine], frames: Sequence[CallFrame]) -> list[StackLine]:
+    """Of the functions through which most of these lines' samples pass, the one with fewest: its
+    own lines, most samples first, then those of what it calls. Empty if there is no such function,
+    or if none of its own lines was sampled."""
+    through: dict[FunctionKey, list[StackLine]] = defaultdict(list)
+    for line in lines:
+        for function in {function for function, _ in chain(line, frames)}:
+            through[function].append(line)
+    shares = {function: sum(x.self_frac for x in mine) for function, mine in through.items()}
+    most = MAJORITY_FRAC * sum(line.self_frac for line in lines)
+    large = [function for function in shares if shares[function] > most]
+    if not large:
+        return []
+    least = min(large, key=lambda function: shares[function])
+    own = [x for x in through[least] if function_key(x.at.file, x.at.function) == least]
+    return own + [x for x in through[least] if x not in own] if own else []
 
 
 def function_key(file: str, name: str) -> FunctionKey:

@@ -20,6 +20,20 @@ def _parsed(text: str) -> ast.Module | None:
         return None
 
 
+def statement_text(file: str, line: int) -> str:
+    """The text of the statement on this line, which may take several; of one with a body (``if``,
+    ``for``) the line alone."""
+    return _statement_text("".join(linecache.getlines(file)), line)
+
+
+@lru_cache(maxsize=4096)
+def _statement_text(text: str, line: int) -> str:
+    found = innermost(_parsed(text), (ast.stmt,), line)
+    if found is None or hasattr(found, "body"):
+        return "".join(text.splitlines(keepends=True)[line - 1 : line])
+    return ast.get_source_segment(text, found) or ""
+
+
 def innermost(
     tree: ast.Module | None, kinds: tuple[type[ast.stmt | ast.expr], ...], line: int
 ) -> ast.stmt | ast.expr | None:

@@ -5,7 +5,8 @@ Samples of the workers while they fetch (without workers: of the data wait), by 
 the time of a fetch on a core. Reported if the lines of one function together have more than half of
 the samples, with their sampling error, none of them alone has (TD218), and cores are left. On full
 cores TD202 reports it. If the loop makes its batches itself, without a DataLoader: samples of the
-lines before the forward, and the time between steps; there one line is enough.
+lines before the forward, and the time between steps; there one line is enough, and a function
+counts with what it calls if none has half of them alone.
 
 ## Why it is slow
 Every sample of every epoch pays for this function, in each worker.
@@ -32,7 +33,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment, System, Threads
-from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
@@ -58,7 +59,7 @@ from tdiag.rules.fetch_lines import (
     largest_function,
     main_function,
 )
-from tdiag.rules.loop_lines import BEFORE, beside_the_step
+from tdiag.rules.loop_lines import BEFORE, beside_the_step, with_what_it_calls
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -91,11 +92,12 @@ def check(
     if phases and wall >= NOTICEABLE_FRAC * budget.step_ns and not budget.has_device:
         whole, cpu = (x.get("prepare", 0.0) for x in (phases.wall_ns, phases.cpu_ns))
         if phases.made_beside:
-            return _by_hand(wall, "A thread of the script", stacks.beside, budget, stacks, ops)
+            return _by_hand(wall, "A thread of the script", stacks.beside, budget, stacks, ops, ())
         if cpu <= MAJORITY_FRAC * whole:
             return None  # it waits
         lines = beside_the_step(BEFORE, stacks, ops, trees)
-        return _by_hand(wall, "The loop itself", lines, budget, stacks, ops)
+        frames = trees.training if trees else ()
+        return _by_hand(wall, "The loop itself", lines, budget, stacks, ops, frames)
     if loaders is None or system is None:
         return None
     fed = feed_of(budget, loaders, phases, system := share_of_rank(system, threads))
@@ -114,13 +116,16 @@ def _by_hand(
     budget: Budget,
     stacks: Stacks,
     ops: Ops | None,
+    frames: Sequence[CallFrame],
 ) -> Found | None:
     """Batches that the script makes at the lines ``found``: the loop makes them, or waits for them,
-    in ``wall`` ns per step. A single line is enough."""
+    in ``wall`` ns per step. A single line is enough. ``frames``: who calls them."""
     # Samples of libraries' threads and similar belong to no line.
     whole = max(sum(line.self_frac for line in found), wall / budget.step_ns)
-    lines = largest_function(found)
-    share = sum(line.self_frac for line in lines) / whole if whole else 0.0
+    lines, below = largest_function(found), ""
+    if _share(lines) <= MAJORITY_FRAC * whole and (wider := with_what_it_calls(found, frames)):
+        lines, below = wider, " and what it calls"
+    share = _share(lines) / whole if whole else 0.0
     seen = round(whole * stacks.samples)
     least, most = known_to(share, seen)
     if least <= MAJORITY_FRAC or _named_elsewhere(lines, ops):
@@ -129,7 +134,7 @@ def _by_hand(
     return Found(
         summary=(
             f"{maker} makes the batches, which takes {percent(wall / budget.step_ns)} of the step."
-            f" {percent(share)} of that is in {function_of(top)}, most of it{where(top.at)}"
+            f" {percent(share)} of that is in {function_of(top)}{below}, most of it{where(top.at)}"
             f" ({duration(share * wall)} per step)."
         ),
         evidence=(
@@ -155,6 +160,10 @@ def _by_hand(
         ),
         at=top.at,
     )
+
+
+def _share(lines: Sequence[StackLine]) -> float:
+    return sum(line.self_frac for line in lines)
 
 
 def _named_elsewhere(lines: Sequence[StackLine], ops: Ops | None) -> bool:

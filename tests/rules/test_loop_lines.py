@@ -16,7 +16,7 @@ from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, environment, op_line, ops, stack, stacks
-from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, writes
 
 FILE = "/home/me/train.py"
 
@@ -44,6 +44,16 @@ def test_the_source_order_of_one_loop() -> None:
     lines = stacks((*mine, stack(56, 0.2, "", "data_wait", "main")))
     assert [x.at.line for x in beside_the_step(BEFORE, lines, in_loop(), None)] == [48]
     assert [x.at.line for x in beside_the_step(AFTER, lines, in_loop(), None)] == [55]
+
+
+def test_a_line_of_a_call_that_writes_writes(tmp_path: Path) -> None:
+    script = tmp_path / "audit.py"
+    script.write_text(
+        "def record(self, gold):\n    self.log.info(\n        'gold=%d',\n"
+        "        gold.item(),\n    )\n    if self.log.isEnabledFor(10):\n        check(gold)\n"
+    )
+    found = [writes(replace(stack(0, 0.1), at=at(n, "record", str(script)))) for n in range(2, 8)]
+    assert found == [True, True, True, True, False, False]
 
 
 def test_an_evaluation_below_the_step_runs_after_it() -> None:

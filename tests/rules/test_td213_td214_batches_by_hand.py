@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.sampled import StackLine
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine
 from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import CallRow, Calls
@@ -138,6 +138,34 @@ def test_work_that_makes_a_batch_comes_before_workers_that_would_spread_it() -> 
     assert first.location is not None and first.location.line == 20
     assert "in Sampler.sample, most of it at train.py:20" in first.summary
     assert "First TD219" in second.fix.text
+
+
+def test_a_function_takes_what_it_calls_with_it() -> None:
+    """``render`` has 44 % of the samples, and ``disc``, which it calls, 40 %."""
+    making = phases(prepare=40, forward=20)
+    calls = (
+        op_line(60, "forward", 9, at=at(60, "train")),
+        op_line(62, "optimizer", 9, at=at(62, "train")),
+    )
+    named = [("train", 58, -1), ("collect", 34, 0), ("render", 65, 1), ("disc", 59, 2)]
+    trees = CallTrees(
+        training=tuple(
+            CallFrame(name=name, file=at(1).file, line=line, parent=parent, frac=0.5, user=True)
+            for name, line, parent in named
+        ),
+        workers=(),
+    )
+    sampled = stacks((
+        stack(65, 0.27, "", "prepare", "render"), stack(59, 0.25, "", "prepare", "disc"),
+        stack(35, 0.1, "", "prepare", "collect"),
+    ))  # fmt: skip
+    evidence = Evidence().add(
+        budget(prepare=40, forward=20), making, system(), environment(), sampled, ops(*calls), trees
+    )
+    found = run_rule(find("TD219"), evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 65
+    assert "is in render and what it calls, most of it at train.py:65" in found.summary
 
 
 def test_a_batch_made_by_the_lines_of_the_loop_itself_has_no_function_to_name() -> None:
