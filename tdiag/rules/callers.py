@@ -8,6 +8,7 @@ from collections.abc import Collection
 from tdiag.evidence.sampled import CallTrees
 from tdiag.model.place import Place
 from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.rules.hooks import MODULE_FILE
 
 
 def lines_below(
@@ -22,6 +23,26 @@ def lines_below(
         if above and frame.user:
             found.add(here)
     return found
+
+
+def module_called_at(spots: Collection[tuple[str, int]], trees: CallTrees | None) -> Place | None:
+    """The user's line, outside of all modules, that calls the module in which most samples of these
+    lines are; None without one."""
+    frames = trees.training if trees else ()
+    shares: dict[Place, float] = defaultdict(float)
+    for number, frame in enumerate(frames):
+        if (frame.file, frame.line) not in spots:
+            continue
+        above = [number]
+        while frames[above[-1]].parent >= 0:
+            above.append(frames[above[-1]].parent)
+        outermost = above[::-1]
+        calls = (n for n, x in enumerate(outermost) if frames[x].file.endswith(MODULE_FILE))
+        users = [frames[x] for x in outermost[: next(calls, 0)] if frames[x].user]
+        if users:
+            at = Place(file=users[-1].file, line=users[-1].line, function=users[-1].name)
+            shares[at] += frame.frac
+    return max(shares, key=lambda at: shares[at], default=None)
 
 
 def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -> Place | None:

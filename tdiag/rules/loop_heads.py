@@ -17,6 +17,14 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TRAINS = re.compile(r"\.(backward|step)\(|\bbackward\(")
 
 
+def in_a_loop(at: Place) -> bool:
+    """Whether the line is in a loop or a comprehension of its own function."""
+    tree = tree_of(at.file)
+    loop = innermost(tree, (*_LOOPS, *_COMPREHENSIONS), at.line)
+    function = innermost(tree, (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
+    return loop is not None and (function is None or loop.lineno >= function.lineno)
+
+
 def loop_head(at: Place) -> Place | None:
     """The innermost loop in whose body the line is. None if there is none, if the line is itself a
     loop or a comprehension, or if its loop trains."""

@@ -34,10 +34,13 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, HostOps, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Measure
+from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.base import Found, Gain, count, ns, same_function, where
+from tdiag.rules.callers import common_caller
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.hooks import hooks_of
+from tdiag.rules.loop_heads import in_a_loop
 from tdiag.rules.loop_lines import logging_spots
 from tdiag.rules.loops import (
     MIN_CALLS,
@@ -90,6 +93,8 @@ def check(
     python = python_inside(lines, ops, stacks, trees)
     at = python or worst.at
     spent = f" in Python{where(at)} in {at.function}" if python else where(at)
+    if not python and (called_at := _looped_at(worst, lines, trees)):
+        at, spent = called_at, f"{spent}, called in the loop{where(called_at)}"
     high = time.forward_ns + time.backward_ns
     share = percent(high / budget.step_ns)
     return Found(
@@ -111,6 +116,16 @@ def check(
         ),
         at=at,
     )
+
+
+def _looped_at(worst: OpLine, lines: list[OpLine], trees: CallTrees | None) -> Place | None:
+    """The line whose loop calls the function of this line, if that has no loop around the line
+    itself."""
+    if in_a_loop(worst.at):
+        return None
+    mine = {x.at.spot for x in lines if same_function(x.at, worst.at)}
+    called_at = common_caller(mine, trees)
+    return called_at if called_at and in_a_loop(called_at) else None
 
 
 def _measures(time: LoopTime) -> list[Measure]:

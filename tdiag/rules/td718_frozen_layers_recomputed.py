@@ -29,12 +29,14 @@ from __future__ import annotations
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Startup, System
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.evidence.training import FrozenLayers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, bytes_, count, ns, text, where
+from tdiag.rules.callers import module_called_at
 from tdiag.rules.examples import budget, loaders, op_line, ops, phases, system
 from tdiag.rules.feed import FIRST_EPOCH_FRAC, RAM_FOR_DATA_FRAC, one_epoch
 from tdiag.rules.fixed_cost import part_of_phases
@@ -55,6 +57,7 @@ def check(
     system: System | None,
     history: StepHistory | None,
     startup: Startup | None,
+    trees: CallTrees | None,
 ) -> Found | None:
     loader = loaders.train()
     if frozen is None or frozen.random or frozen.changing:
@@ -78,11 +81,14 @@ def check(
     free = system.ram_available_bytes if system else None
     fits = free is None or whole <= RAM_FOR_DATA_FRAC * free
     names = ", ".join(frozen.names) or "frozen layers"
+    # Where the script calls them: the features are computed once instead of there.
+    spots = {line.at.spot for line in lines if line.frozen_ns}
+    at = module_called_at(spots, trees) or worst.at
     sure = fits and not frozen.modes
     return Found(
         summary=(
             f"{names} is frozen and takes {percent(saved / budget.step_ns)} of the step"
-            f"{where(worst.at)}. The samples are the same in every epoch, so it computes the same"
+            f"{where(at)}. The samples are the same in every epoch, so it computes the same"
             " features again."
         ),
         evidence=(
@@ -92,7 +98,7 @@ def check(
             bytes_("features of all samples", whole, "ops"),
             *((text("active in training", ", ".join(frozen.modes), "ops"),) * bool(frozen.modes)),
         ),
-        fix=_fix(f"{names}{where(worst.at)}", whole, frozen.modes),
+        fix=_fix(f"{names}{where(at)}", whole, frozen.modes),
         gain=None
         if budget.has_device  # calls return before the device has done their work
         else Gain(
@@ -102,7 +108,7 @@ def check(
             + ("a training of three epochs." if sure else "nothing, if they must be computed."),
             tuple(spent),
         ),
-        at=worst.at,
+        at=at,
     )
 
 
