@@ -375,12 +375,12 @@ def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[tuple[FunctionKey,
 
 
 def with_what_it_calls(lines: Sequence[StackLine], frames: Sequence[CallFrame]) -> list[StackLine]:
-    """Of the functions through which most of these lines' samples pass, the one with fewest: its
-    own lines, most samples first, then those of what it calls. Empty if there is no such function,
-    or if none of its own lines was sampled."""
+    """Of the functions through which most of these lines' samples pass, the one with fewest, the
+    innermost of several: its own lines, most samples first, then those of what it calls. Empty if
+    there is none, or if none of its own lines was sampled."""
     through: dict[FunctionKey, list[StackLine]] = defaultdict(list)
     for line in lines:
-        for function in {function for function, _ in chain(line, frames)}:
+        for function in dict.fromkeys(function for function, _ in chain(line, frames)):
             through[function].append(line)
     shares = {function: sum(x.self_frac for x in mine) for function, mine in through.items()}
     most = MAJORITY_FRAC * sum(line.self_frac for line in lines)
