@@ -217,6 +217,7 @@ for step, batch in enumerate(DataLoader(Samples(), batch_size=8)):
     if enough:
         break
 dist.destroy_process_group()
+import time; time.sleep(0.5)  # torch aborts a Python that ends before gloo's threads
 """
 
 

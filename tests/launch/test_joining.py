@@ -162,6 +162,7 @@ for step in range(150):
     optimizer.step()
     optimizer.zero_grad()
 dist.destroy_process_group()
+import time; time.sleep(0.5)  # torch aborts a Python that ends before gloo's threads
 """
 
 

@@ -48,6 +48,7 @@ for step in range(int(os.environ.get("STEPS", "1000000"))):
         weight -= 0.01 * weight.grad
         weight.grad = None
 dist.destroy_process_group()
+import time; time.sleep(0.5)  # torch aborts a Python that ends before gloo's threads
 sys.exit(int(os.environ.get("EXIT", "0")))
 """
 
