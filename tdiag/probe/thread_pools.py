@@ -54,7 +54,10 @@ def _pools() -> Iterator[tuple[str, Callable[[], int], Callable[[int], Any]]]:
         file = os.path.basename(path)
         for start, functions in _OF_FILES.items():
             if file.startswith(start):
-                library = ctypes.CDLL(path)  # the copy that is already loaded
+                try:
+                    library = ctypes.CDLL(path)  # the copy that is already loaded
+                except OSError:  # its file was replaced since
+                    continue
                 for get, put in functions:
                     if hasattr(library, get) and hasattr(library, put):
                         yield start[3:], getattr(library, get), getattr(library, put)
@@ -65,7 +68,10 @@ def _pools() -> Iterator[tuple[str, Callable[[], int], Callable[[int], Any]]]:
 
 
 def _loaded() -> list[str]:
-    """Paths of the shared libraries loaded in this process."""
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-        paths = {line.rstrip("\n").partition("/")[2] for line in file}
+    """Paths of the shared libraries loaded in this process; none where Linux does not list them."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            paths = {line.rstrip("\n").partition("/")[2] for line in file}
+    except OSError:
+        return []
     return sorted(f"/{path}" for path in paths if ".so" in path)

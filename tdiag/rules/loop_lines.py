@@ -179,9 +179,10 @@ def written_in_forward(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
     """Lines of the forward and of the loss whose value is only written: a metric for the log."""
-    lines = stacks.training if stacks else ()
+    lines, frames = stacks.training if stacks else (), trees.training if trees else ()
+    loops = _spans(ops, frames) if ops else {}
     within = (line for line in lines if phase_of(line, ops) in _FORWARD)
-    return [line for line in within if written_at(line, ops, trees)]
+    return [line for line in within if _written_at(line, frames, loops)]
 
 
 def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
@@ -340,12 +341,14 @@ def _leading(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, dict[in
     """For each function the lines that make torch calls or lead to some, and the calls' phases. An
     agent's forward without gradients comes before the step's."""
     found: dict[FunctionKey, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-    acting = [x for x in ops.lines if ops.acts and x.phase == "forward" and not x.grad_calls]
-    acts = {(function_key(x.at.file, x.at.function), x.at.line) for x in acting}
-    mine = [x for x in ops.lines if x not in acting]
-    called = {x.at.spot: x.phase for x in mine}
-    for x in mine:
-        found[function_key(x.at.file, x.at.function)][x.at.line].add(x.phase)
+    called, acts = {}, set()
+    for x in ops.lines:
+        function = function_key(x.at.file, x.at.function)
+        if ops.acts and x.phase == "forward" and not x.grad_calls:
+            acts.add((function, x.at.line))
+        else:
+            called[x.at.spot] = x.phase
+            found[function][x.at.line].add(x.phase)
     for number, frame in enumerate(frames):
         if phase := called.get((frame.file, frame.line)):
             above = list(_up(number, frames))

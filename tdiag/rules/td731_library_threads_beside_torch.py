@@ -35,6 +35,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, stacks, system, threads
+from tdiag.rules.feed import left_by_others
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent, plural
 
@@ -122,16 +123,14 @@ def _others(
     loaders: Loaders | None,
     phases: Phases | None,
 ) -> bool:
-    """Whether something else may take its cores: other programs, ranks, workers, Python's own
-    threads."""
+    """Whether something else may take its cores: other programs (also if they were not measured),
+    ranks, workers, Python's own threads."""
     loader = loaders.train() if loaders else None
-    busy, own = system.machine_busy_cores, system.cores_used
-    others = busy - own if busy is not None and own is not None else 0.0
     beside = phases.beside_ns if phases else None
     return (
         threads.processes > 1
         or bool(loader and loader.num_workers)
-        or others > NOTICEABLE_FRAC * system.cores_allowed
+        or left_by_others(system) < 1 - NOTICEABLE_FRAC
         or (beside or 0.0) > NOTICEABLE_FRAC * budget.step_ns
     )
 

@@ -9,6 +9,7 @@ import pytest
 
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.machine import Threads
+from tdiag.probe import thread_pools
 
 from .harness import watch_code
 
@@ -121,3 +122,19 @@ def test_the_pools_of_libraries_in_the_training_process(
     if not pools:
         pytest.skip("NumPy is not built with OpenBLAS")
     assert set(pools.values()) == {min(int(threads), os.cpu_count() or 1)}
+
+
+def test_libraries_that_are_gone_or_not_listed_are_no_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replaced on disk since they were loaded; or no Linux."""
+    gone = ["/gone/libopenblas.so (deleted)"]
+    monkeypatch.setattr(thread_pools, "_loaded", lambda: gone)
+    assert not [name for name in thread_pools.counts() if "openblas" in name]
+    monkeypatch.undo()
+
+    def unlisted(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", unlisted)
+    assert thread_pools._loaded() == []

@@ -21,7 +21,7 @@ from tdiag.rules.examples import MS, environment, loaders, phases, stack, stacks
         ({"training_queued_frac": 0.02}, False),
         ({"machine_busy_cores": 2.0, "cores_used": 1.8}, False),  # another program
         ({"cores_allowed": 8.0}, False),  # a core for each thread
-        ({"cores_used": None, "machine_busy_cores": None}, True),
+        ({"cores_used": None, "machine_busy_cores": None}, False),  # unknown
         ({"intra_op": 4}, False),  # torch's own: TD706
         ({"processes": 2}, False),
         ({"pools": {}}, False),
