@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from tdiag.evidence.sampled import CallTrees
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.model.place import Place
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.hooks import MODULE_FILE
@@ -33,10 +33,7 @@ def module_called_at(spots: Collection[tuple[str, int]], trees: CallTrees | None
     for number, frame in enumerate(frames):
         if (frame.file, frame.line) not in spots:
             continue
-        above = [number]
-        while frames[above[-1]].parent >= 0:
-            above.append(frames[above[-1]].parent)
-        outermost = above[::-1]
+        outermost = _callers(number, frames)
         calls = (n for n, x in enumerate(outermost) if frames[x].file.endswith(MODULE_FILE))
         users = [frames[x] for x in outermost[: next(calls, 0)] if frames[x].user]
         if users:
@@ -45,19 +42,25 @@ def module_called_at(spots: Collection[tuple[str, int]], trees: CallTrees | None
     return max(shares, key=lambda at: shares[at], default=None)
 
 
+def _callers(number: int, frames: Sequence[CallFrame]) -> list[int]:
+    """The frame and its callers, outermost first."""
+    found = [number]
+    while frames[found[-1]].parent >= 0:
+        found.append(frames[found[-1]].parent)
+    return found[::-1]
+
+
 def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -> Place | None:
     """The innermost user's line above these lines through which nearly all of their samples come;
     None without one."""
     frames = trees.training if trees else ()
-    through: dict[int, list[int]] = {}  # by frame: its callers, outermost first
     shares: dict[tuple[str, int], float] = defaultdict(float)
     places: dict[tuple[str, int], tuple[int, Place]] = {}
     whole = 0.0
     for number, frame in enumerate(frames):
-        above = through.get(frame.parent, [])
-        through[number] = [*above, number]
         if (frame.file, frame.line) not in spots:
             continue
+        *above, _ = _callers(number, frames)
         if any((frames[x].file, frames[x].line) in spots for x in above):
             continue  # counted at its caller
         whole += frame.frac

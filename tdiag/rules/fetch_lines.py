@@ -121,7 +121,7 @@ def largest_function(lines: Sequence[StackLine]) -> list[StackLine]:
     functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
     for line in lines:
         functions[line.at.file, function_of(line)].append(line)
-    return max(functions.values(), key=_share, default=[])
+    return max(functions.values(), key=share_of, default=[])
 
 
 def function_of(line: StackLine) -> str:
@@ -150,7 +150,7 @@ def expensive_fetch(
 ) -> Found:
     """The finding for lines that take most of the fetch. ``part``: their place in words;
     ``kind``: ``line`` or ``function``."""
-    top, share, seen = work[0], _share(work), fetch_samples(fed, stacks)
+    top, share, seen = work[0], share_of(work), fetch_samples(fed, stacks)
     least, most = known_to(share, seen)
     leaf = f" ({top.leaf})" if top.leaf else ""
     return Found(
@@ -189,10 +189,10 @@ def _working(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
 
 
 def _most(lines: Sequence[StackLine], fed: Feed, stacks: Stacks) -> bool:
-    return known_to(_share(lines), fetch_samples(fed, stacks))[0] > MAJORITY_FRAC
+    return known_to(share_of(lines), fetch_samples(fed, stacks))[0] > MAJORITY_FRAC
 
 
-def _share(lines: Sequence[StackLine]) -> float:
+def share_of(lines: Sequence[StackLine]) -> float:
     return sum(line.self_frac for line in lines)
 
 

@@ -58,6 +58,7 @@ from tdiag.rules.fetch_lines import (
     function_of,
     largest_function,
     main_function,
+    share_of,
 )
 from tdiag.rules.loop_lines import BEFORE, beside_the_step, with_what_it_calls
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -123,9 +124,9 @@ def _by_hand(
     # Samples of libraries' threads and similar belong to no line.
     whole = max(sum(line.self_frac for line in found), wall / budget.step_ns)
     lines, below = largest_function(found), ""
-    if _share(lines) <= MAJORITY_FRAC * whole and (wider := with_what_it_calls(found, frames)):
+    if share_of(lines) <= MAJORITY_FRAC * whole and (wider := with_what_it_calls(found, frames)):
         lines, below = wider, " and what it calls"
-    share = _share(lines) / whole if whole else 0.0
+    share = share_of(lines) / whole if whole else 0.0
     seen = round(whole * stacks.samples)
     least, most = known_to(share, seen)
     if least <= MAJORITY_FRAC or _named_elsewhere(lines, ops):
@@ -160,10 +161,6 @@ def _by_hand(
         ),
         at=top.at,
     )
-
-
-def _share(lines: Sequence[StackLine]) -> float:
-    return sum(line.self_frac for line in lines)
 
 
 def _named_elsewhere(lines: Sequence[StackLine], ops: Ops | None) -> bool:

@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from tdiag.evidence.device import SyncLine, SyncLines
 from tdiag.evidence.from_run.counted_records import CallsRecord, OpsLine, OpsRecord
 from tdiag.evidence.from_run.event_files import Process
@@ -47,7 +45,7 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
         apart = "prepare" in wall or "unattributed" not in wall
         beside = "prepare" if apart else "unattributed"
         acts = phases is not None and phases.acts
-        kinds.append(msgspec.structs.replace(_ops(ops, lead.all(OpsRecord), beside), acts=acts))
+        kinds.append(_ops(ops, lead.all(OpsRecord), beside, acts))
         if ops.syncs is not None:
             kinds.append(_sync_lines(ops))
     if calls := longest(lead.all(CallsRecord)):
@@ -65,10 +63,11 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
     return kinds
 
 
-def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
+def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool) -> Ops:
     """The counts of ``record``. ``beside``: the phase of lines that the probe assigned to
-    ``prepare``. A line's time is that of its fastest pass: a single stall of the machine inside a
-    call (0.6 s, in a line of 2 ms) would make all other lines look cheap."""
+    ``prepare``; ``acts``: ``Phases.acts``. A line's time is that of its fastest pass: a single
+    stall of the machine inside a call (0.6 s, in a line of 2 ms) would make all other lines look
+    cheap."""
     steps = record.steps
     fastest: dict[tuple[object, ...], float] = {}
     for line in (line for one in passes for line in one.lines if line.calls):
@@ -133,8 +132,9 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str) -> Ops:
         for at, why, times in record.fused_attention
     )
     return Ops(
-        steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused
-    )
+        steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused,
+        acts=acts,
+    )  # fmt: skip
 
 
 def _sync_lines(record: OpsRecord) -> SyncLines:

@@ -54,20 +54,10 @@ SUMS = {
     DIFFERENCE: {"sum", "norm", "vector_norm", "linalg_vector_norm"},
     COMPARISON: {"sum", "mean", "logsumexp", "__matmul__", "matmul", "mv"},
     OUTER: {
-        "linear",
-        "matmul",
-        "__matmul__",
-        "__rmatmul__",
-        "mm",
-        "bmm",
-        "mv",
-        "einsum",
-        "addmm",
-        "baddbmm",
-        "linalg_solve",
-        "solve",
+        "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "einsum", "addmm",
+        "baddbmm", "linalg_solve", "solve",
     },
-}
+}  # fmt: skip
 # Elements of a tensor; with fewer, a single call gained little or nothing.
 FEWEST = {PRODUCT: 1 << 16, DIFFERENCE: 1 << 16, COMPARISON: 1 << 18, OUTER: 1 << 16}
 LARGER = 8  # times its inputs: smaller results come from a bias or a mask, not from all pairs
