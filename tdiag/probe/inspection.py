@@ -23,9 +23,11 @@ from .models import (
     ddp_settings,
     describe,
     find_ddp,
+    learning_rate,
     nbytes,
     plain,
     scan,
+    updated,
     watched_by_script,
 )
 from .patches import hidden
@@ -167,11 +169,12 @@ class Inspection:
 
     def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int]]:
         """``[module, numbers]``, for each module the numbers in parameters that have a gradient and
-        belong to no optimizer. Left out: gradients that stay as they are (of an earlier training),
-        parameters that a script updates by hand (their values change), those that did not exist at
-        the last look, and 16-bit parameters and parameters if none of the modules' is in an
-        optimizer, because the optimizer may have copies."""
-        held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+        that no optimizer updates: they belong to none, or their group's learning rate is 0. Left
+        out: gradients that stay as they are (of an earlier training), parameters that a script
+        updates by hand (their values change), those that did not exist at the last look, and
+        16-bit parameters and parameters if none of the modules' is in an optimizer, because the
+        optimizer may have copies."""
+        held = updated(optimizers)
         models = [(number, list(module.parameters())) for number, module in self.alive()]
         if watched_by_script() or not any(id(p) in held for _, all_of in models for p in all_of):
             return []
@@ -253,14 +256,7 @@ def _has_gradient(parameter: Any) -> bool:
 
 
 def _rates(optimizer: Any) -> list[float | None]:
-    rates = [group.get("lr") for group in optimizer.param_groups[:MOST_GROUPS]]
-    return [_number(rate) for rate in rates]
-
-
-def _number(rate: Any) -> float | None:
-    if isinstance(rate, torch.Tensor):
-        return float(rate) if rate.device.type == "cpu" and rate.numel() == 1 else None
-    return float(rate) if isinstance(rate, (int, float)) else None
+    return [learning_rate(group) for group in optimizer.param_groups[:MOST_GROUPS]]
 
 
 def gradient_norm(optimizer: Any) -> float | str | None:

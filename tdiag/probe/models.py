@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -218,3 +219,17 @@ def ddp_settings(ddp: Any) -> dict[str, Any]:
         "comm_hook": str(data.get("comm_hook") or ""),
         "parameter_bytes": sum(nbytes(p) for p in ddp.parameters() if p.requires_grad),
     }
+
+
+def updated(optimizers: Iterable[Any]) -> set[int]:
+    """Ids of the parameters in a group whose learning rate is not 0."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return {id(p) for group in groups if learning_rate(group) != 0 for p in group["params"]}
+
+
+def learning_rate(group: dict[str, Any]) -> float | None:
+    """A group's learning rate; None if it has none, or on a device, where reading it would wait."""
+    rate = group.get("lr")
+    if isinstance(rate, torch.Tensor):
+        return float(rate) if rate.device.type == "cpu" and rate.numel() == 1 else None
+    return float(rate) if isinstance(rate, (int, float)) else None

@@ -1,9 +1,10 @@
 """Gradients are computed that no optimizer uses
 
 ## What it measures
-Parameters that have a gradient at the end of a step, belong to no optimizer, and do not change
-between two checks: a teacher, a perceptual loss or a backbone that is meant to be frozen. 16-bit
-parameters are left out, because an optimizer may hold copies of them.
+Parameters that have a gradient at the end of a step, belong to no optimizer or to a group whose
+learning rate is 0, and do not change between two checks: a teacher, a perceptual loss or a backbone
+that is meant to be frozen. 16-bit parameters are left out, because an optimizer may hold copies of
+them.
 
 ## Why it is slow
 Backward computes these gradients in every step, and the forward pass keeps the activations that
@@ -13,7 +14,7 @@ they need.
 Freeze what is not trained: `module.requires_grad_(False)`, once before training. Gradients still
 flow through it to earlier layers. If no earlier layer is trained, call it under `torch.no_grad()`,
 which also saves its graph. If it is meant to be trained, its parameters are missing in the
-optimizer: add them.
+optimizer, or their learning rate is 0.
 
 ## How the gain is computed
 High end: these parameters' share of all parameters of the models that are called, times the time of
@@ -21,7 +22,8 @@ backward. This is an estimate: a convolution computes more per parameter than a 
 end: nothing.
 
 ## When this advice is wrong
-The script itself reads the gradients, for a saliency map or a log.
+The script itself reads the gradients, for a saliency map or a log; or a schedule raises the learning
+rate later (then freeze them until it does).
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ def check(budget: Budget, modules: Modules) -> Found | None:
         fix=Fix(
             f"If {most.name}{where(at)} should not be trained, freeze it once before training:"
             " requires_grad_(False); and if no earlier layer is trained, call it under"
-            " torch.no_grad(). If it should be trained, add its parameters to the optimizer.",
+            " torch.no_grad(). If it should be trained, add its parameters to the optimizer, with a"
+            " learning rate above 0.",
             "review",
             "model.unused_gradients=off",
             action=f"Freeze {most.name}, or add its parameters to the optimizer",

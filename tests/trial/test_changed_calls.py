@@ -77,19 +77,20 @@ def different(tensors): return len({id(tensor) for tensor in tensors})
 DISTILLED = """
 import torch
 torch.manual_seed(0)
-student, teacher, by_hand, later = (torch.nn.Linear(3, 2) for _ in range(4))
-optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+student, teacher, by_hand, later, still = (torch.nn.Linear(3, 2) for _ in range(5))
+groups = [{"params": student.parameters()}, {"params": still.parameters(), "lr": 0.0}]
+optimizer = torch.optim.SGD(groups, lr=0.1)
 another = torch.optim.SGD(later.parameters(), lr=0.1)
 for step in range(20):
     x = torch.ones(4, 3)
-    loss = (student(x) - teacher(x)).square().mean() + by_hand(x).mean() + later(x).mean()
+    loss = (student(x) - teacher(x)).square().mean() + (by_hand(x) + later(x) + still(x)).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     with torch.no_grad():
         for parameter in by_hand.parameters():
             parameter -= 0.1 * parameter.grad
-trained = [m.weight.requires_grad for m in (student, teacher, by_hand, later)]
+trained = [m.weight.requires_grad for m in (student, teacher, by_hand, later, still)]
 """
 LOADED = """
 import torch
@@ -118,8 +119,8 @@ loader = DataLoader(torch.ones(8), num_workers=2{order})
         ("copies.once", SENT, "[*map(different, (constants, changing, writing, batches))]",
          "[5, 5, 5, 5]", "[2, 5, 5, 5]", "to() at script.py:6 returns its last copy"),
         ("model.unused_gradients=off", DISTILLED, "(trained, student.weight.sum().item())",
-         "([True, True, True, True], SUM)", "([True, False, True, True], SUM)",
-         "8 parameters of Linear get no gradients"),
+         "([True, True, True, True, True], SUM)", "([True, False, True, True, False], SUM)",
+         "16 parameters of Linear get no gradients"),
         ("loader.in_order=off", LOADED.format(order=""), "loader.in_order", "True", "False",
          "DataLoader at script.py:4: in_order True → False"),
         ("loader.in_order=off", LOADED.format(order=", in_order=False"), "loader.in_order",

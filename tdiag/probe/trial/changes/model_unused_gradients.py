@@ -31,11 +31,13 @@ class Unused:
                 self.sums[number] = _sum(parameter)
 
     def leave_out(self) -> None:
-        """Freeze parameters that no optimizer holds and the script does not update. 16-bit ones
-        stay: an optimizer may hold float32 copies of them."""
+        """Freeze parameters that neither an optimizer nor the script updates. 16-bit ones stay: an
+        optimizer may hold float32 copies of them."""
         import torch
 
-        held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        from ...models import updated
+
+        held = updated(self.optimizers)
         if not held & self.owners.keys():
             return
         ranks = torch.distributed
@@ -91,7 +93,7 @@ CHANGE = Change(
     safety=SAME,
     takes="off",
     parse=off,
-    absent="all parameters that get gradients belong to an optimizer, or are updated by the script",
+    absent="all parameters that get gradients are updated by an optimizer or by the script",
     limits="a script that reads these gradients gets None; does not apply if ranks exchange"
     " gradients, or to 16-bit parameters",
     edit="module.requires_grad_(False), once before training",
