@@ -22,8 +22,8 @@ backward. This is an estimate: a convolution computes more per parameter than a 
 end: nothing.
 
 ## When this advice is wrong
-The script itself reads the gradients, for a saliency map or a log; or a schedule raises the learning
-rate later (then freeze them until it does).
+The script itself reads the gradients, for a saliency map or a log; or a schedule raises the
+learning rate later (then freeze them until it does).
 """
 
 from __future__ import annotations
