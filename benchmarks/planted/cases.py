@@ -115,6 +115,8 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (loss.BRANCHES, "gan", ""),
     (data.TOKENS, "gan", ""),
     (later.TOO_LARGE, "functions", ""),
+    (later.ONE_BY_ONE, "package", ""),
+    (later.OUTER, "config", ""),
     (HEALTHY, "plain", ""),
     (HEALTHY, "gan", ""),
     (HEALTHY, "package", ""),

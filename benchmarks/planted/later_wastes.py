@@ -42,3 +42,67 @@ TOO_LARGE = Waste(
         + dataset(PICTURES, ITEM)
     },
 )
+SLOPED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(256, 64), nn.Tanh(), nn.Linear(64, 10))
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        return self.layers(x), x
+"""
+SMOOTH = """
+    return nn.functional.cross_entropy(scores, target) + 0.01 * slopes.square().mean()
+"""
+ONE_BY_ONE = Waste(
+    "the slope of each sample's score, one call of autograd.grad each",
+    "python_loss",
+    ("TD729",),
+    {
+        "MODEL": SLOPED,
+        "LOSS": """
+def slope(score, x):
+    return torch.autograd.grad(score, x, create_graph=True)[0]  # HERE
+def loss_of(output, target):
+    scores, x = output
+    slopes = torch.stack([slope(scores[i, 0], x)[i] for i in range(len(x))])  # HERE
+"""
+        + SMOOTH,
+    },
+    {
+        "LOSS": """
+def loss_of(output, target):
+    scores, x = output
+    slopes = torch.autograd.grad(scores[:, 0].sum(), x, create_graph=True)[0]
+"""
+        + SMOOTH,
+    },
+)
+FACTORED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.head = nn.Linear(256, 1024), nn.Linear(1024, 10)
+        self.left, self.right = (nn.Parameter(torch.randn(32, 32) / 6) for _ in range(2))
+    def forward(self, x):
+        x = self.wide(x).relu()
+"""
+OUTER = Waste(
+    "a layer whose weight is written out as the Kronecker product of two factors",
+    "compute",
+    ("TD730",),
+    {
+        "MODEL": FACTORED
+        + """
+        weight = torch.kron(self.left, self.right)  # HERE
+        return self.head((x @ weight).relu())  # HERE
+"""
+    },
+    {
+        "MODEL": FACTORED
+        + """
+        x = self.left.T @ x.view(-1, 32, 32) @ self.right
+        return self.head(x.flatten(1).relu())
+"""
+    },
+)
