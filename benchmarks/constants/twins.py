@@ -44,6 +44,15 @@ def freed() -> Figures:
     return {t.name: max(0.0, 1 - t.best / t.measured) / _share(t.best) for t in strong}
 
 
+@measures(engine__RUNS_DIFFER_FRAC="between")
+def differing() -> Figures:
+    """By how much the step times of a planted case's bare runs differ, largest ÷ smallest, less
+    1."""
+    measured = [row for row in _rows("accuracy.jsonl") if "measured" in row]
+    runs = {f"{r['name']} {side}": r[side] for r in measured for side in ("slow_ms", "fixed_ms")}
+    return {name: max(taken) / min(taken) - 1 for name, taken in runs.items()}
+
+
 def _twins() -> Iterator[Twin]:
     cases = {case.name: case for case in CASES}
     for row in _rows("accuracy.jsonl"):
