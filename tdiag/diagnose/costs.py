@@ -20,7 +20,7 @@ from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS, moves_memory
-from tdiag.rules.loop_lines import logging_spots, written_in_forward
+from tdiag.rules.log_lines import logging_spots, written_in_forward
 from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import MIN_SAMPLES
 

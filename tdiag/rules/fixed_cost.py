@@ -12,7 +12,7 @@ from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain
-from tdiag.rules.loop_lines import logging_spots
+from tdiag.rules.log_lines import logging_spots
 
 FIXED_COST_FACTOR = Threshold(
     6,

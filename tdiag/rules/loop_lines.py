@@ -1,5 +1,5 @@
-"""What a sampled line of the training thread does: its phase, whether it writes logs, and whether
-it runs before the forward or after the step.
+"""What a sampled line of the training thread does: its phase, and whether it runs before the
+forward or after the step.
 
 The order is that of the source: in a function that leads to the forward and to the optimizer's
 step, lines below both run after the step, and lines above both run before it. The sampled stacks
@@ -13,20 +13,17 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
-from tdiag.evidence.sampled import NOT_LOGGING, WRITES, CallFrame, CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.torch_ops import Ops
-from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain
-from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
-from tdiag.rules.syntax import statement_text
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 BEFORE, AFTER = "before", "after"
-_FORWARD, _UPDATE = ("forward", "loss"), ("optimizer",)
+FORWARD, _UPDATE = ("forward", "loss"), ("optimizer",)
 # A line of one of these phases is neither before nor after the step.
-_IN_STEP = ("data_wait", *_FORWARD, "backward", *_UPDATE, "evaluation", "checkpoint")
+_IN_STEP = ("data_wait", *FORWARD, "backward", *_UPDATE, "evaluation", "checkpoint")
 # Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
 TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
 # Calls that write a file of arrays or objects, in a line's text; they may have no frame.
@@ -43,12 +40,6 @@ _SAVING = re.compile(
 _WEIGHTS = re.compile(
     r"state_dict\(|named_parameters\(|save_model|checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.I
 )
-# Calls that make histograms, plots and tables, and packages whose calls do nothing else.
-_DESCRIBES = re.compile(
-    r"\bhist(c|ogram\w*)?\(|\btabulate\(|\bplt\.\w+\(|\.savefig\(|\.to_string\("
-)
-_DESCRIBING = ("(lib/histograms.py)", "(lib/_histograms_impl.py)")
-_DRAWS = ("matplotlib", "seaborn", "plotly", "tabulate", "prettytable")
 _FUNCTIONS = ("def ", "async def ")
 FunctionKey = tuple[str, str]  # file and last part of the name, because samplers add the class
 
@@ -99,29 +90,6 @@ def most_sampled(lines: Sequence[StackLine]) -> StackLine | None:
     return top if top is not None and top.self_frac > MAJORITY_FRAC * whole else None
 
 
-def logged_frac(line: StackLine) -> float:
-    """The part of the line's share of the samples that writes logs: all of it if the line's own
-    text writes, else the samples in which libraries write for it."""
-    if line.phase in NOT_LOGGING:
-        return 0.0
-    return line.self_frac if writes(line) else sum(frac for _, frac in line.logging)
-
-
-def logs(line: StackLine) -> bool:
-    """Whether most of what the line does is writing a log."""
-    return logged_frac(line) > MAJORITY_FRAC * line.self_frac
-
-
-def logging_spots(stacks: Stacks | None) -> set[tuple[str, int]]:
-    """The lines that mostly write logs; their torch calls are part of that."""
-    return {line.at.spot for line in stacks.training if logs(line)} if stacks else set()
-
-
-def writes(line: StackLine) -> bool:
-    """Whether the line's own statement writes, not a library on its behalf."""
-    return bool(WRITES.search(statement_text(*line.at.spot)))
-
-
 def saved_by_hand(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
@@ -130,16 +98,16 @@ def saved_by_hand(
     it names weights. Where the function also trains or calls ``torch.save``, only the block around
     the line tells."""
     frames = trees.training if trees else ()
-    loops = _spans(ops, frames) if ops else {}
+    loops = step_spans(ops, frames) if ops else {}
     return [
         line
         for line in beside_the_step(AFTER, stacks, ops, trees)
         if (_SAVES.search(linecache.getline(*line.at.spot)) or _SAVING.search(line.leaf))
-        and _of_weights(line, frames, loops)
+        and of_weights(line, frames, loops)
     ]
 
 
-def _of_weights(
+def of_weights(
     line: StackLine, frames: Sequence[CallFrame], loops: Collection[FunctionKey]
 ) -> bool:
     text = _block(*line.at.spot, _FUNCTIONS)
@@ -149,74 +117,6 @@ def _of_weights(
     for (file, name), number in chain(line, frames):
         texts += [name, linecache.getline(file, number)]
     return any(map(_WEIGHTS.search, texts))
-
-
-def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
-    """Lines that make what is logged, most samples first. After the step: histograms, plots or
-    tables, whether they are written or kept, whatever a line that writes calls, and whatever a
-    function that only writes computes. There and in the forward: whatever is computed for a
-    variable or an argument that is only written."""
-    if stacks is None:
-        return []
-    frames = trees.training if trees else ()
-    loops, logging = _spans(ops, frames) if ops else {}, logging_spots(stacks)
-    after = beside_the_step(AFTER, stacks, ops, trees)
-    found = [
-        line
-        for line in after
-        if _DESCRIBES.search(linecache.getline(*line.at.spot))
-        or line.leaf.endswith(_DESCRIBING)
-        or line.library in _DRAWS
-        or _called_to_write(line, frames, loops, logging)
-        or only_writes(line.at)
-        or (_written_at(line, frames, loops) and not _of_weights(line, frames, loops))
-    ]
-    found += written_in_forward(stacks, ops, trees)
-    return sorted(found, key=lambda line: -line.self_frac)
-
-
-def written_in_forward(
-    stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
-) -> list[StackLine]:
-    """Lines of the forward and of the loss whose value is only written: a metric for the log."""
-    lines, frames = stacks.training if stacks else (), trees.training if trees else ()
-    loops = _spans(ops, frames) if ops else {}
-    within = (line for line in lines if phase_of(line, ops) in _FORWARD)
-    return [line for line in within if _written_at(line, frames, loops)]
-
-
-def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
-    """Where the line's value, or that of the call it was made for, is set or passed, if it is only
-    written. None if it is also used, or unknown."""
-    frames = trees.training if trees else ()
-    return _written_at(line, frames, _spans(ops, frames) if ops else {})
-
-
-def _written_at(
-    line: StackLine, frames: Sequence[CallFrame], loops: Collection[FunctionKey]
-) -> Place | None:
-    for (file, name), number in chain(line, frames):
-        at = Place(file=file, line=number, function=name)
-        if made_to_write(at):
-            return at
-        if (file, name) in loops or not only_returns(at):
-            return None  # it does more than to return the value
-    return None
-
-
-def _called_to_write(
-    line: StackLine,
-    frames: Sequence[CallFrame],
-    loops: Collection[FunctionKey],
-    logging: Collection[tuple[str, int]],
-) -> bool:
-    """Whether a line that writes logs calls this one's function: ``log("rank", self.rank())``. A
-    function that trains is not called for what is written of it."""
-    called, *callers = chain(line, frames)
-    if called[0] in loops or not callers:
-        return False
-    (file, _), number = callers[0]
-    return (file, number) in logging or bool(WRITES.search(linecache.getline(file, number)))
 
 
 def _block(file: str, number: int, headers: tuple[str, ...]) -> str:
@@ -248,7 +148,7 @@ def beside_the_step(
     if stacks is None or ops is None:
         return []
     frames = trees.training if trees else ()
-    spans = _spans(ops, frames)
+    spans = step_spans(ops, frames)
     found = []
     for line in stacks.training:
         phase = phase_of(line, ops)
@@ -264,7 +164,7 @@ def within_the_step(
     by file and line: in the function that runs the loop, that of the last line above that leads to
     torch calls. Left out: lines below a first of several updates."""
     frames = trees.training if trees else ()
-    spans, leading = _spans(ops, frames), _leading(ops, frames)
+    spans, leading = step_spans(ops, frames), _leading(ops, frames)
     found = {}
     for line in stacks.training:
         inside = (x for x in chain(line, frames) if x[0] in spans)
@@ -275,9 +175,7 @@ def within_the_step(
         above = [x for x in leading[function] if x < number]
         if first < number < last and above:
             phases = leading[function][max(above)]
-            phase = next(
-                (x for x in (*_UPDATE, "backward", *reversed(_FORWARD)) if x in phases), ""
-            )
+            phase = next((x for x in (*_UPDATE, "backward", *reversed(FORWARD)) if x in phases), "")
             if phase and phase not in _UPDATE:
                 found[line.at.spot] = phase
     return found
@@ -292,22 +190,6 @@ def between_epochs(
     lines = beside_the_step(BEFORE, stacks, ops, trees)
     most = MAJORITY_FRAC * sum(line.self_frac for line in lines)
     return lines if budget.share("prepare") < most <= budget.share("other") else []
-
-
-def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
-    """Lines after the step that write nothing themselves, in functions that spend most of their
-    time there on writing: logging less often also runs them less often."""
-    functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
-    described_too = described(stacks, ops, trees)
-    for line in beside_the_step(AFTER, stacks, ops, trees):
-        functions[line.at.file, line.at.function].append(line)
-    found = []
-    for lines in functions.values():
-        others = [line for line in lines if not logs(line) and line not in described_too]
-        rest = sum(line.self_frac for line in others)
-        if rest < (1 - MAJORITY_FRAC) * sum(line.self_frac for line in lines):
-            found += others
-    return found
 
 
 def _side(
@@ -325,12 +207,12 @@ def _side(
     return {"after_step": AFTER, "prepare": BEFORE}.get(phase, "")
 
 
-def _spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, tuple[int, int]]:
+def step_spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, tuple[int, int]]:
     """For each function that leads to the forward and to the update: the first of its lines that
     do, and the last that updates. A forward below it is not of the step."""
     spans = {}
     for function, lines in _leading(ops, frames).items():
-        forward = [number for number, phases in lines.items() if phases & set(_FORWARD)]
+        forward = [number for number, phases in lines.items() if phases & set(FORWARD)]
         update = [number for number, phases in lines.items() if phases & set(_UPDATE)]
         if forward and update:
             spans[function] = (min(forward + update), max(update))

@@ -40,8 +40,8 @@ from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.callers import common_caller
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.hooks import hooks_of
+from tdiag.rules.log_lines import logging_spots
 from tdiag.rules.loop_heads import in_a_loop
-from tdiag.rules.loop_lines import logging_spots
 from tdiag.rules.loops import (
     MIN_CALLS,
     PLAIN_CALL_NS,

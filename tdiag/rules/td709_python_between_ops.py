@@ -45,14 +45,9 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
+from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import (
-    BEFORE,
-    beside_the_step,
-    check_samples,
-    logs,
-    within_the_step,
-)
+from tdiag.rules.loop_lines import BEFORE, beside_the_step, check_samples, within_the_step
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, per_step
 

@@ -35,14 +35,12 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, held, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
+from tdiag.rules.log_lines import described, logs, made_for_logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import (
     beside_the_step,
     between_epochs,
     check_samples,
-    described,
-    logs,
-    made_for_logs,
     saved_by_hand,
     waits_for_device,
 )

@@ -40,18 +40,9 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import budget, stack, stacks
+from tdiag.rules.log_lines import described, logged_frac, made_for_logs, writes, written_at
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import (
-    beside_the_step,
-    check_samples,
-    described,
-    logged_frac,
-    made_for_logs,
-    saved_by_hand,
-    waits_for_device,
-    writes,
-    written_at,
-)
+from tdiag.rules.loop_lines import beside_the_step, check_samples, saved_by_hand, waits_for_device
 from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
 from tdiag.units import duration, percent
 

@@ -16,7 +16,8 @@ from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, environment, op_line, ops, stack, stacks
-from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, writes
+from tdiag.rules.log_lines import writes
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step
 
 FILE = "/home/me/train.py"
 

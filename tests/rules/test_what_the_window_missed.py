@@ -13,7 +13,7 @@ from tdiag.evidence.steps import StepHistory, Steps
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import at, budget, loaders, phases, stack, stacks, system, threads
-from tdiag.rules.loop_lines import logs
+from tdiag.rules.log_lines import logs
 
 
 def history(*epochs: int) -> StepHistory:

@@ -1,0 +1,139 @@
+"""Lines that write logs, and lines that make what is only logged."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from tdiag.evidence.sampled import NOT_LOGGING, WRITES, CallFrame, CallTrees, StackLine, Stacks
+from tdiag.evidence.torch_ops import Ops
+from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.loop_lines import (
+    AFTER,
+    FORWARD,
+    FunctionKey,
+    beside_the_step,
+    chain,
+    of_weights,
+    phase_of,
+    step_spans,
+)
+from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
+from tdiag.rules.syntax import statement_text
+
+# Calls that make histograms, plots and tables, and packages whose calls do nothing else.
+_DESCRIBES = re.compile(
+    r"\bhist(c|ogram\w*)?\(|\btabulate\(|\bplt\.\w+\(|\.savefig\(|\.to_string\("
+)
+_DESCRIBING = ("(lib/histograms.py)", "(lib/_histograms_impl.py)")
+_DRAWS = ("matplotlib", "seaborn", "plotly", "tabulate", "prettytable")
+
+
+def logged_frac(line: StackLine) -> float:
+    """The part of the line's share of the samples that writes logs: all of it if the line's own
+    text writes, else the samples in which libraries write for it."""
+    if line.phase in NOT_LOGGING:
+        return 0.0
+    return line.self_frac if writes(line) else sum(frac for _, frac in line.logging)
+
+
+def logs(line: StackLine) -> bool:
+    """Whether most of what the line does is writing a log."""
+    return logged_frac(line) > MAJORITY_FRAC * line.self_frac
+
+
+def logging_spots(stacks: Stacks | None) -> set[tuple[str, int]]:
+    """The lines that mostly write logs; their torch calls are part of that."""
+    return {line.at.spot for line in stacks.training if logs(line)} if stacks else set()
+
+
+def writes(line: StackLine) -> bool:
+    """Whether the line's own statement writes, not a library on its behalf."""
+    return bool(WRITES.search(statement_text(*line.at.spot)))
+
+
+def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
+    """Lines that make what is logged, most samples first. After the step: histograms, plots or
+    tables, whether they are written or kept, whatever a line that writes calls, and whatever a
+    function that only writes computes. There and in the forward: whatever is computed for a
+    variable or an argument that is only written."""
+    if stacks is None:
+        return []
+    frames = trees.training if trees else ()
+    loops, logging = step_spans(ops, frames) if ops else {}, logging_spots(stacks)
+    after = beside_the_step(AFTER, stacks, ops, trees)
+    found = [
+        line
+        for line in after
+        if _DESCRIBES.search(linecache.getline(*line.at.spot))
+        or line.leaf.endswith(_DESCRIBING)
+        or line.library in _DRAWS
+        or _called_to_write(line, frames, loops, logging)
+        or only_writes(line.at)
+        or (_written_at(line, frames, loops) and not of_weights(line, frames, loops))
+    ]
+    found += written_in_forward(stacks, ops, trees)
+    return sorted(found, key=lambda line: -line.self_frac)
+
+
+def written_in_forward(
+    stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
+) -> list[StackLine]:
+    """Lines of the forward and of the loss whose value is only written: a metric for the log."""
+    lines, frames = stacks.training if stacks else (), trees.training if trees else ()
+    loops = step_spans(ops, frames) if ops else {}
+    within = (line for line in lines if phase_of(line, ops) in FORWARD)
+    return [line for line in within if _written_at(line, frames, loops)]
+
+
+def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
+    """Where the line's value, or that of the call it was made for, is set or passed, if it is only
+    written. None if it is also used, or unknown."""
+    frames = trees.training if trees else ()
+    return _written_at(line, frames, step_spans(ops, frames) if ops else {})
+
+
+def _written_at(
+    line: StackLine, frames: Sequence[CallFrame], loops: Collection[FunctionKey]
+) -> Place | None:
+    for (file, name), number in chain(line, frames):
+        at = Place(file=file, line=number, function=name)
+        if made_to_write(at):
+            return at
+        if (file, name) in loops or not only_returns(at):
+            return None  # it does more than to return the value
+    return None
+
+
+def _called_to_write(
+    line: StackLine,
+    frames: Sequence[CallFrame],
+    loops: Collection[FunctionKey],
+    logging: Collection[tuple[str, int]],
+) -> bool:
+    """Whether a line that writes logs calls this one's function: ``log("rank", self.rank())``. A
+    function that trains is not called for what is written of it."""
+    called, *callers = chain(line, frames)
+    if called[0] in loops or not callers:
+        return False
+    (file, _), number = callers[0]
+    return (file, number) in logging or bool(WRITES.search(linecache.getline(file, number)))
+
+
+def made_for_logs(stacks: Stacks, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
+    """Lines after the step that write nothing themselves, in functions that spend most of their
+    time there on writing: logging less often also runs them less often."""
+    functions: dict[tuple[str, str], list[StackLine]] = defaultdict(list)
+    described_too = described(stacks, ops, trees)
+    for line in beside_the_step(AFTER, stacks, ops, trees):
+        functions[line.at.file, line.at.function].append(line)
+    found = []
+    for lines in functions.values():
+        others = [line for line in lines if not logs(line) and line not in described_too]
+        rest = sum(line.self_frac for line in others)
+        if rest < (1 - MAJORITY_FRAC) * sum(line.self_frac for line in lines):
+            found += others
+    return found
