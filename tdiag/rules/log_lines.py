@@ -6,6 +6,7 @@ import linecache
 import re
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from tdiag.evidence.sampled import NOT_LOGGING, WRITES, CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.torch_ops import Ops
@@ -17,9 +18,11 @@ from tdiag.rules.loop_lines import (
     FunctionKey,
     beside_the_step,
     chain,
+    function_key,
     of_weights,
     phase_of,
     step_spans,
+    training_lines,
 )
 from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
 from tdiag.rules.syntax import statement_text
@@ -62,8 +65,7 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
     variable or an argument that is only written."""
     if stacks is None:
         return []
-    frames = trees.training if trees else ()
-    loops, logging = step_spans(ops, frames) if ops else {}, logging_spots(stacks)
+    called, logging = _Calls.of(ops, trees), logging_spots(stacks)
     after = beside_the_step(AFTER, stacks, ops, trees)
     found = [
         line
@@ -71,9 +73,9 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
         if _DESCRIBES.search(linecache.getline(*line.at.spot))
         or line.leaf.endswith(_DESCRIBING)
         or line.library in _DRAWS
-        or _called_to_write(line, frames, loops, logging)
-        or only_writes(line.at)
-        or (_written_at(line, frames, loops) and not of_weights(line, frames, loops))
+        or _called_to_write(line, called, logging)
+        or (not called.trains_in(line.at) and only_writes(line.at))
+        or (_written_at(line, called) and not of_weights(line, called.frames, called.loops))
     ]
     found += written_in_forward(stacks, ops, trees)
     return sorted(found, key=lambda line: -line.self_frac)
@@ -83,41 +85,53 @@ def written_in_forward(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
     """Lines of the forward and of the loss whose value is only written: a metric for the log."""
-    lines, frames = stacks.training if stacks else (), trees.training if trees else ()
-    loops = step_spans(ops, frames) if ops else {}
-    within = (line for line in lines if phase_of(line, ops) in FORWARD)
-    return [line for line in within if _written_at(line, frames, loops)]
+    within = [x for x in stacks.training if phase_of(x, ops) in FORWARD] if stacks else []
+    called = _Calls.of(ops, trees)
+    return [line for line in within if _written_at(line, called)]
 
 
 def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
     """Where the line's value, or that of the call it was made for, is set or passed, if it is only
     written. None if it is also used, or unknown."""
-    frames = trees.training if trees else ()
-    return _written_at(line, frames, step_spans(ops, frames) if ops else {})
+    return _written_at(line, _Calls.of(ops, trees))
 
 
-def _written_at(
-    line: StackLine, frames: Sequence[CallFrame], loops: Collection[FunctionKey]
-) -> Place | None:
-    for (file, name), number in chain(line, frames):
-        at = Place(file=file, line=number, function=name)
+class _Calls(NamedTuple):
+    """Who calls whom: ``frames`` of the training thread; ``loops``: functions that lead to the
+    forward and to the update; ``trains``: lines that train, whatever is written of their value."""
+
+    frames: Sequence[CallFrame]
+    loops: Collection[FunctionKey]
+    trains: Collection[tuple[FunctionKey, int]]
+
+    @classmethod
+    def of(cls, ops: Ops | None, trees: CallTrees | None) -> _Calls:
+        frames = trees.training if trees else ()
+        return cls(
+            frames, *((step_spans(ops, frames), training_lines(ops, frames)) if ops else ((), ()))
+        )
+
+    def trains_in(self, at: Place) -> bool:
+        return function_key(at.file, at.function) in self.loops
+
+
+def _written_at(line: StackLine, called: _Calls) -> Place | None:
+    for function, number in chain(line, called.frames):
+        at = Place(file=function[0], line=number, function=function[1])
+        if (function, number) in called.trains:
+            return None
         if made_to_write(at):
             return at
-        if (file, name) in loops or not only_returns(at):
+        if function in called.loops or not only_returns(at):
             return None  # it does more than to return the value
     return None
 
 
-def _called_to_write(
-    line: StackLine,
-    frames: Sequence[CallFrame],
-    loops: Collection[FunctionKey],
-    logging: Collection[tuple[str, int]],
-) -> bool:
+def _called_to_write(line: StackLine, called: _Calls, logging: Collection[tuple[str, int]]) -> bool:
     """Whether a line that writes logs calls this one's function: ``log("rank", self.rank())``. A
     function that trains is not called for what is written of it."""
-    called, *callers = chain(line, frames)
-    if called[0] in loops or not callers:
+    (function, _), *callers = chain(line, called.frames)
+    if function in called.loops or not callers:
         return False
     (file, _), number = callers[0]
     return (file, number) in logging or bool(WRITES.search(linecache.getline(file, number)))

@@ -219,6 +219,14 @@ def step_spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, tuple
     return spans
 
 
+def training_lines(ops: Ops, frames: Sequence[CallFrame]) -> set[tuple[FunctionKey, int]]:
+    """The lines that compute gradients or update weights, or lead to that: ``trainer.train()``,
+    ``loss = train_step(batch)``."""
+    trains = {"backward", *_UPDATE}
+    leading = _leading(ops, frames).items()
+    return {(name, line) for name, lines in leading for line, of in lines.items() if trains & of}
+
+
 def _leading(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, dict[int, set[str]]]:
     """For each function the lines that make torch calls or lead to some, and the calls' phases. An
     agent's forward without gradients comes before the step's."""
