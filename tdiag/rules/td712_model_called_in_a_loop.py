@@ -6,7 +6,8 @@ least a dozen. Whether a call does enough work: on a CPU the time of the loop an
 against the fixed cost of their torch calls; on a device the idle time before kernels that start the
 moment they are launched. Calls that do work count too if each got one sample, is one of torch's
 recurrent cells, or takes over five times as long as its shapes need on this machine (those of the
-whole step, where the loop's own are not known). And which
+whole step, where the loop's own are not known), or, where none needs another's result, over twice
+as long. And which
 calls need the result of an earlier one: every tensor is followed from call to call. The loop is the
 user's innermost line that stays while these calls are made.
 
@@ -27,7 +28,8 @@ environments you choose) and on how much of a call is fixed cost, of which only 
 measured: the cost of as many empty torch calls. So the low end is certain: half of that minimum if
 calls wait for values read from the previous one (as with two environments), else all of it except
 one call's share (device: of the idle time); for cells, the smallest measured gain. High end: the
-time of all calls but one; if calls do work, and for cells, the largest measured gain. To measure
+time of all calls but one; if calls do work, and for cells, the largest measured gain, or what their
+shapes leave. To measure
 it, time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed
 cost.
 
@@ -110,7 +112,7 @@ def check(
     left = loop.fewest / loop.each
     most, gone = min(1 - left, cost.most_frac), f"{_calls(loop.fewest)} instead of {loop.each:.0f}"
     if most == cost.most_frac:
-        gone = f"{percent(most)} of the calls' time, the largest measured gain"
+        gone = f"{percent(most)} of the calls' time, {cost.limit}"
     least, kept = cost.least_ns * LOW_END_FRAC, "half of the fixed costs"
     if loop.sequence and not budget.has_device:
         least, kept = spent * (1 - 1 / CELL_LOW), "the smallest gain measured for a sequence"
@@ -147,12 +149,13 @@ def check(
 @dataclass(frozen=True)
 class _Cost:
     """Per step, ns: the calls' cost, and the part of it that is certainly fixed cost;
-    ``most_frac``: the share of it that a single call on everything can save."""
+    ``most_frac``: the share of it that a single call on everything can save, and why no more."""
 
     spent_ns: float
     least_ns: float
     measures: tuple[Measure, ...]
     most_frac: float = 1.0
+    limit: str = "the largest measured gain"
 
 
 def _on_device(budget: Budget, device: DeviceTime | None) -> _Cost:
@@ -185,8 +188,9 @@ def _on_cpu(
     best = best_ns(loop.lines, work, roof)
     if best is None:  # not more than the whole step's
         best = best_of_step_ns(work, roof)
-    little = cost.does_little(best)
-    if not (small or cell or loop.one_row or little):
+    needed = 1.0 if best is None else best / cost.spent_ns
+    known = small or cell or loop.one_row or cost.does_little(best)
+    if not known and (loop.series <= 1 or needed >= MAJORITY_FRAC):
         return None
     at_best = () if best is None or cell else (ns("their work at best", best, "trace"),)
     measures = (
@@ -196,6 +200,8 @@ def _on_cpu(
         *at_best,
     )
     most = 1 - 1 / CELL_HIGH if cell else 1.0 if small else 1 - 1 / WORKING_HIGH
+    if not known and 1 - needed < most:
+        return _Cost(cost.spent_ns, least, measures, 1 - needed, "which is not their work")
     return _Cost(cost.spent_ns, least, measures, most)
 
 

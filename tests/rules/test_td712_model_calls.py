@@ -64,19 +64,36 @@ def test_calls_that_work_fire_only_if_each_was_given_one_sample() -> None:
     assert checked(called("Net", 32), dispatch=works, one_row=False) is None
 
 
+def needing(ms: float) -> tuple[Work, Roof]:
+    """The forward of the loop's calls at best; with its backward the loop takes 20 ms."""
+    op = OpWork(name="aten::addmm", dims=(), dtype="float32", count=64.0, flops=ms * 1e6,
+                moved=0.0, host_ns=9 * MS, device_ns=None, at=at(24))  # fmt: skip
+    return Work(ops=(op,), calls=64.0), Roof(
+        flops_per_s={"float32": 1e9}, bytes_per_s=(), source=""
+    )
+
+
 def test_calls_that_take_far_longer_than_their_work_fire_too() -> None:
-    """The roofline tells: the loop takes 20 ms with its backward."""
     works = Dispatch(op_ns=15, grad_op_ns=70)
-    roof = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=(), source="")
-
-    def work(ms: float) -> Work:
-        op = OpWork(name="aten::addmm", dims=(), dtype="float32", count=64.0, flops=ms * 1e6,
-                    moved=0.0, host_ns=9 * MS, device_ns=None, at=at(24))  # fmt: skip
-        return Work(ops=(op,), calls=64.0)
-
-    little, much = ((work(ms), roof) for ms in (1.0, 5.0))
+    little, much = needing(1.0), needing(2.5)
     assert checked(called("Net", 32), dispatch=works, one_row=False, known=little) is not None
     assert checked(called("Net", 32), dispatch=works, one_row=False, known=much) is None
+
+
+@pytest.mark.parametrize(
+    ("series", "ms", "fires"), [(32.0, 2.5, True), (32.0, 4.0, False), (1.0, 2.5, False)]
+)
+def test_independent_calls_that_work_win_what_is_not_their_work(
+    series: float, ms: float, fires: bool
+) -> None:
+    """Graphs of a batch, one by one: over twice as long as their shapes need."""
+    known, works = needing(ms), Dispatch(op_ns=15, grad_op_ns=70)
+    layer = {"turns": 1.0, "one_row": False, "series": series, "looped_at": at(60)}
+    found = checked(called("Net", 1), dispatch=works, known=known, **layer)
+    assert (found is not None) is fires
+    if found is not None and found.gain is not None:
+        assert found.gain.high_ns == pytest.approx(spent(found) - 3 * ms * MS)
+        assert found.gain.why.endswith("of the calls' time, which is not their work.")
 
 
 def test_a_cell_has_a_module_for_sequences_and_wins_no_more_than_was_tried() -> None:
