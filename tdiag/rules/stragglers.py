@@ -11,7 +11,7 @@ from typing import Literal
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import CERTAIN_ERRORS, Beside, LateRank, Ranks, RankTime
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
-from tdiag.rules.base import COMPUTE, Abstain
+from tdiag.rules.base import COMPUTE, Abstain, where
 from tdiag.units import count, duration, percent, significant, size
 
 # Components that do not reflect a rank's own work: communication is what ranks are compared by.
@@ -33,7 +33,7 @@ _WORDS = {
     "gc": "collecting garbage",
 }
 
-Why = Literal["", "data", "work", "speed", "cores"]
+Why = Literal["", "data", "work", "alone", "speed", "cores"]
 MACHINES = ("speed", "cores")  # reasons that are not in the script: they have no line
 
 
@@ -42,8 +42,9 @@ class Straggler:
     """``cause``: the budget component in which ``rank`` exceeds the median of the ``others`` most,
     by ``longer_ns`` per step. ``waited_ns``: the time the others wait for it, per step.
 
-    ``why``: it gets more data, has more work for as much data, takes longer for the same work, or
-    waits for a core; "" if unknown. ``because``: that reason as a sentence with numbers."""
+    ``why``: it gets more data, has more work for as much data, runs alone a line that takes most of
+    it, takes longer for the same work, or waits for a core; "" if unknown. ``because``: that reason
+    as a sentence with numbers."""
 
     rank: RankTime
     others: tuple[RankTime, ...]
@@ -149,6 +150,12 @@ def _why(
             f"It does the same work as they do ({_work(about, 'own')} per step, and as much data)"
             f" at {percent(usual_ns / (usual_ns + longer_ns))} of their speed."
         )
+    # In the forward or backward a line of its own is more work, of which nothing is known.
+    line = about.line_ns if cause not in COMPUTE else None
+    if line and about.line and _alone(line, longer_ns):
+        return "alone", (
+            f"Only this rank runs the line{where(about.line)}: {duration(line.own)} per step."
+        )
     return "", ""
 
 
@@ -173,6 +180,12 @@ def _cores(about: LateRank, longer_ns: float) -> str:
         f"Its main thread waits {duration(queued.own)} per step for a free core, theirs"
         f" {duration(queued.others)}."
     )
+
+
+def _alone(line: Beside, longer_ns: float) -> bool:
+    """Whether the others hardly run this line, and it explains most of the time."""
+    hardly = line.others <= max(NOTICEABLE_FRAC * line.own, CERTAIN_ERRORS * line.error)
+    return hardly and line.own >= MAJORITY_FRAC * longer_ns > 0
 
 
 def _explains(more: Sequence[Beside], longer_ns: float, usual_ns: float) -> bool:

@@ -13,7 +13,8 @@ operations in the traces of the same steps. Its cores: how long its main thread 
 for one, by the kernel's counters. Its lines: stacks that py-spy sampled on all ranks of the machine
 (up to 8) at once. A rank with more work for the same data is reported with the line whose extra
 time is largest, unless all its lines are slower to the same degree: then other programs use its
-cores, and no line is at fault. A rank with the same data and the same work is reported as slower.
+cores, and no line is at fault. If the others do not run that line at all, this is said. A rank with
+the same data and the same work is reported as slower.
 
 ## Why it is slow
 Every step ends when the last rank arrives. All other devices idle in the collective until then.
@@ -22,13 +23,14 @@ Every step ends when the last rank arrives. All other devices idle in the collec
 If it waits for a core, give it one that nothing else uses. If it gets more data, distribute the
 data evenly. If it does the same work but takes longer, look at its machine: other programs on its
 cores, its device's clock. Otherwise fix what takes this rank longer: its storage, or work that only
-this rank does. The fix names the first of this rank's own findings about the same part of the step.
+this rank does (preparing all ranks' batches, say): every rank can do its part of that. The fix
+names the first of this rank's own findings about the same part of the step.
 
 ## How the gain is computed
-Of more data or more work: shared by all N ranks, the late one keeps an N-th of what it has more.
-High end: all of that; low end: half, because the shares stay uneven. For other reasons no gain is
-claimed: the waiting time equals the time that the cause takes on this rank, and the report's step
-and findings are this rank's.
+Of more data, more work, or work that only this rank does: shared by all N ranks, the late one keeps
+an N-th of what it has more. High end: all of that; low end: half, because the shares stay uneven.
+For other reasons no gain is claimed: the waiting time equals the time that the cause takes on this
+rank, and the report's step and findings are this rank's.
 
 ## When this advice is wrong
 Ranks that do different work by design (pipeline stages, parameter servers) arrive at different
@@ -45,7 +47,7 @@ from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import LateRank, Ranks
 from tdiag.evidence.sampled import Stacks
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.steps import Budget, component_of
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix, Measure
@@ -113,6 +115,10 @@ _WHY = {
         "use one batch size on all ranks, and distribute samples by their length (tokens, not"
         " sequences, per batch)",
     ),
+    "alone": (
+        "Share what only the late rank does",
+        "let every rank do its part of it, or do it less often",
+    ),
     "cores": (
         "Give the late rank a core of its own",
         "no change to the script helps; look at what else runs on its host (top), and bind every"
@@ -125,6 +131,7 @@ _WHY = {
         " CLOCK,PERFORMANCE",
     ),
 }
+_SHARED = ("data", "work", "alone")  # reasons that the other ranks could take their part of
 _ELSE = (
     "Find what slows down the late rank",
     "compare its cores and what else runs on its host, and look for work that only it does",
@@ -167,7 +174,7 @@ def check(
             *(_compared(late) if late is not None and late.rank == rank.rank else ()),
         ),
         fix=Fix(f"On rank {rank.rank}{where(at)}: {how}.", "manual", action=action),
-        gain=_shared(straggler) if budget and straggler.why in ("data", "work") else None,
+        gain=_shared(straggler) if budget and straggler.why in _SHARED else None,
         at=at,
     )
 
@@ -181,7 +188,7 @@ def _shared(straggler: Straggler) -> Gain:
         saved,
         f"high end: the {duration(straggler.waited_ns)} are shared by {ranks} ranks; low end: half"
         " of that.",
-        (*DATA_WAIT, *COMPUTE),
+        tuple(dict.fromkeys((*DATA_WAIT, *COMPUTE, component_of(straggler.cause)))),
     )
 
 

@@ -60,6 +60,27 @@ def test_more_work_and_a_slow_machine_need_not_be_in_one_part_of_the_step(
     assert isinstance(run_rule(STRAGGLER, unknown), Abstained)
 
 
+@pytest.mark.parametrize(
+    ("line", "alone"),
+    [
+        (beside(50 * MS, 0), True),
+        (beside(50 * MS, 1 * MS), True),  # a sample or two
+        (beside(50 * MS, 10 * MS), False),
+        (beside(20 * MS, 0), False),  # of 56 ms more
+    ],
+)
+def test_what_only_this_rank_does_can_be_shared(line: Beside, alone: bool) -> None:
+    """Rank 0 prepares the batches of both, then scatters them."""
+    own, other = rank_time(0, 10, prepare=66, forward=10), rank_time(1, 66, prepare=10, forward=10)
+    late = LateRank(rank=0, line=at(36), line_ns=line)
+    step = budget(prepare=66, forward=10, comm=10)
+    found = finding("TD902", Evidence().add(ranks_of(own, other), late, step))
+    assert found.location == at(36)
+    assert found.summary.endswith(" per step." if alone else "than they do.")
+    assert ("Only this rank runs the line at " in found.summary) is alone
+    assert found.at_best_ns == (28 * MS if alone else 0)
+
+
 def test_a_short_wait_for_a_core_does_not_explain_it() -> None:
     late = late_with({**AS_MUCH_DATA, "queued_ns": beside(20 * MS, 4 * MS)})  # of 40 ms
     assert "core" not in finding("TD902", late).summary
