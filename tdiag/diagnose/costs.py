@@ -20,7 +20,7 @@ from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS, moves_memory
-from tdiag.rules.log_lines import logging_spots, written_in_forward
+from tdiag.rules.log_lines import described, logging_spots, written_in_forward
 from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import MIN_SAMPLES
 
@@ -74,7 +74,8 @@ class Costs:
     # The line that called the framework whose loop explains the time around the step.
     by_framework: StackLine | None = None
     by_workers: float = 0.0  # share of the step that computing waits for cores of the own workers
-    logging: set[tuple[str, int]] = field(default_factory=set)  # lines that mostly write logs
+    # Lines that mostly write logs, or make what is only logged.
+    logging: set[tuple[str, int]] = field(default_factory=set)
     moving: set[tuple[str, int]] = field(default_factory=set)  # lines that mostly copy tensors
     unseen: bool = False  # no evidence shows which lines take the time
 
@@ -118,9 +119,7 @@ def family_of(cls: str) -> str:
 def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Costs:
     """The cost of every class. A class that the budget does not measure costs the high end of its
     most expensive finding."""
-    costs = Costs(
-        budget.step_ns, logging=logging_spots(evidence.get(Stacks)), moving=_moving(evidence)
-    )
+    costs = Costs(budget.step_ns, logging=_logging(evidence), moving=_moving(evidence))
     _from_budget(costs, evidence, budget)
     # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
     before = {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()
@@ -155,6 +154,12 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
+
+
+def _logging(evidence: Evidence) -> set[tuple[str, int]]:
+    stacks = evidence.get(Stacks)
+    made = described(stacks, evidence.get(Ops), evidence.get(CallTrees))
+    return logging_spots(stacks) | {line.at.spot for line in made}
 
 
 def _moving(evidence: Evidence) -> set[tuple[str, int]]:

@@ -67,6 +67,8 @@ WORDS = {
     "straggler": "waiting for a slower rank",
 }
 
+AFTER_THE_STEP = "work after the optimizer's step"
+
 
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
     """One class of the closed vocabulary; ``unknown`` if the decisive evidence is missing.
@@ -109,7 +111,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         confidence = min(confidence, GUESS_CONFIDENCE)
     family = family_of(candidate.cls)
     whole = costs.families()[family] / costs.step_ns
-    words = _words(candidate.cls, evidence, budget)
+    words = _words(candidate, evidence, budget)
     summary = f"{candidate.share:.0%} of the step goes to {words}"
     if family == "input" and whole - candidate.share >= NOTICEABLE_FRAC:
         summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
@@ -141,8 +143,13 @@ def _roofline_of(evidence: Evidence, budget: Budget, costs: Costs) -> tuple[Roof
     return found, ""
 
 
-def _words(cls: str, evidence: Evidence, budget: Budget) -> str:
-    """Where the step's time goes. Storage is named only if it was read."""
+def _words(candidate: _Candidate, evidence: Evidence, budget: Budget) -> str:
+    """Where the step's time goes. Storage is named only if it was read, and Python and dispatch
+    only if the time is not what follows the step, which may be anything."""
+    cls = candidate.cls
+    after = 0.0 if budget.has_device else budget.share("other")
+    if cls == "overhead" and after > MAJORITY_FRAC * candidate.share:
+        return AFTER_THE_STEP
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None
     if cls == "io" and "data_wait_io" not in budget.components_ns:

@@ -65,7 +65,7 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
     variable or an argument that is only written."""
     if stacks is None:
         return []
-    called, logging = _Calls.of(ops, trees), logging_spots(stacks)
+    called, logging = _Callers.of(ops, trees), logging_spots(stacks)
     after = beside_the_step(AFTER, stacks, ops, trees)
     found = [
         line
@@ -86,17 +86,17 @@ def written_in_forward(
 ) -> list[StackLine]:
     """Lines of the forward and of the loss whose value is only written: a metric for the log."""
     within = [x for x in stacks.training if phase_of(x, ops) in FORWARD] if stacks else []
-    called = _Calls.of(ops, trees)
+    called = _Callers.of(ops, trees)
     return [line for line in within if _written_at(line, called)]
 
 
 def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
     """Where the line's value, or that of the call it was made for, is set or passed, if it is only
     written. None if it is also used, or unknown."""
-    return _written_at(line, _Calls.of(ops, trees))
+    return _written_at(line, _Callers.of(ops, trees))
 
 
-class _Calls(NamedTuple):
+class _Callers(NamedTuple):
     """Who calls whom: ``frames`` of the training thread; ``loops``: functions that lead to the
     forward and to the update; ``trains``: lines that train, whatever is written of their value."""
 
@@ -105,7 +105,7 @@ class _Calls(NamedTuple):
     trains: Collection[tuple[FunctionKey, int]]
 
     @classmethod
-    def of(cls, ops: Ops | None, trees: CallTrees | None) -> _Calls:
+    def of(cls, ops: Ops | None, trees: CallTrees | None) -> _Callers:
         frames = trees.training if trees else ()
         return cls(
             frames, *((step_spans(ops, frames), training_lines(ops, frames)) if ops else ((), ()))
@@ -115,7 +115,7 @@ class _Calls(NamedTuple):
         return function_key(at.file, at.function) in self.loops
 
 
-def _written_at(line: StackLine, called: _Calls) -> Place | None:
+def _written_at(line: StackLine, called: _Callers) -> Place | None:
     for function, number in chain(line, called.frames):
         at = Place(file=function[0], line=number, function=function[1])
         if (function, number) in called.trains:
@@ -127,7 +127,9 @@ def _written_at(line: StackLine, called: _Calls) -> Place | None:
     return None
 
 
-def _called_to_write(line: StackLine, called: _Calls, logging: Collection[tuple[str, int]]) -> bool:
+def _called_to_write(
+    line: StackLine, called: _Callers, logging: Collection[tuple[str, int]]
+) -> bool:
     """Whether a line that writes logs calls this one's function: ``log("rank", self.rank())``. A
     function that trains is not called for what is written of it."""
     (function, _), *callers = chain(line, called.frames)

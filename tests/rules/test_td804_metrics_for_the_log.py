@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tdiag.diagnose.costs import weigh
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.sampled import CallFrame, CallTrees
@@ -93,8 +94,14 @@ def test_a_metric_within_the_training_step_is_logging_where_it_is_set(tmp_path: 
     assert found.summary.endswith("for what is written at train.py:6.")
     step = budget(forward=90, backward=8, optimizer=2)
     evidence.add(clean(step))
-    verdict = judge(evidence, step, run_rules(evidence)[0])
+    findings = run_rules(evidence)[0]
+    verdict = judge(evidence, step, findings)
     assert verdict.cls == "logging" and verdict.share > 0.6
+    # Another rule's finding about that line, such as its slope, is logging, too.
+    other = replace(found, cls="overhead", location=at(6, "training_step", found.location.file))
+    assert weigh(evidence, step, findings).class_of(other) == "overhead"
+    other = replace(other, location=at(2, "hit_rate", found.location.file))
+    assert weigh(evidence, step, findings).class_of(other) == "logging"
 
 
 @pytest.mark.parametrize(("scale", "share"), [(1.0, 0.3), (2.0, 0.6), (3.0, 0.9)])

@@ -1,4 +1,4 @@
-"""Whose time a garbage collection is."""
+"""What is overhead: collections, and work after the step under its own name."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ def test_what_is_collected_during_a_fetch_is_preprocessing() -> None:
     waiting = replace(phases(data_wait=30, forward=20), gc_in_wait_ns=45.0 * MS)
     found = run(parts, waiting, findings=(freed,))
     assert (found.cls, found.share) == ("cpu", pytest.approx(0.75))
+
+
+def test_work_after_the_step_is_not_called_python_and_dispatch() -> None:
+    """Weights normalised anew, for example: that may be one large call."""
+    after = replace(finding("overhead", 0.7), components=("other",))
+    assert (
+        "goes to work after the optimizer's step" in run({"other": 75}, findings=(after,)).summary
+    )
+    collected = run({"gc": 75, "other": 5}).summary
+    assert "goes to Python, dispatch and framework overhead" in collected
