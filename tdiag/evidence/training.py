@@ -239,3 +239,23 @@ class Recomputations(Kind, frozen=True, kw_only=True):
     reentrant: bool | None
     calls: float | None
     forward_ns: float | None
+
+
+class DroppedAt(Kind, frozen=True, kw_only=True):
+    """A line that calls backward: ``values`` numbers in parameters whose gradients are mostly gone
+    before their optimizer steps, ``kept`` in those whose optimizer uses them. ``beyond``: the
+    former are further from the loss, so that backward goes on for their sake alone. ``module``: the
+    class that has most of them, "" if unknown; ``optimizer_at``: where their optimizer is made."""
+
+    at: Place | None
+    values: int
+    kept: int
+    beyond: bool
+    module: str = ""
+    optimizer_at: Place | None = None
+
+
+class DroppedGradients(Kind, frozen=True, kw_only=True):
+    """Empty if none were seen to be dropped while stacks were sampled."""
+
+    lines: tuple[DroppedAt, ...]

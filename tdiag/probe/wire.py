@@ -73,6 +73,7 @@ RecordKind = Literal[
     "collective", "optimizer", "scheduler", "inspection", "input", "boundary", "window", "steps",
     "trace", "calls", "ops", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
     "forced", "sampler", "saver", "failure", "died", "unstopped", "trial", "compiled", "late",
+    "backwards",
 ]  # fmt: skip
 
 # The record of consecutive steps, as JSON: the general encoder takes three times as long for this

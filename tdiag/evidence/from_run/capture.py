@@ -25,6 +25,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.evidence.training import (
     ClipCalls,
+    DroppedGradients,
     EmbeddingTables,
     Flags,
     Gradients,
@@ -56,7 +57,7 @@ CUT_OFF = Captured("partial", "the program's own record breaks off")
 _KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
     BASELINE: (Steps, Phases, Loaders, Modules, Optimizers, Schedulers, Gradients, Layers, Ddp,
                Startup, Inputs, Compiles, Threads, DebugVariables, Flags, Dispatch),
-    SAMPLE: (Stacks,),
+    SAMPLE: (Stacks, DroppedGradients),
     TRACE: (HostOps, TracedSteps, CompiledRegions, Work),
     CALLS: (Calls,),
     OPS: (Ops, ClipCalls, EmbeddingTables, PaddedLookups, Recomputations, MemoryGrowth),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tdiag.evidence.from_run.counted_records import CallsRecord, OpsRecord
 from tdiag.evidence.from_run.event_files import Process, beside_of, workers_of
 from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
+    BackwardsRecord,
     CalledRecord,
     FlagsRecord,
     InspectionRecord,
@@ -35,6 +36,8 @@ from tdiag.evidence.machine import DebugVariables, Environment, Threads
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.training import (
     PROFILERS,
+    DroppedAt,
+    DroppedGradients,
     Flags,
     Gradients,
     Module,
@@ -49,6 +52,7 @@ from tdiag.evidence.training import (
     Settings,
 )
 from tdiag.model.kind import Kind
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import BY_CPROFILE, CALLS, GRAD_ON, MODULE_SHIFT, TRAINING_MODE
 
 
@@ -221,7 +225,26 @@ def make_optim(lead: Process) -> list[Kind]:
                     clipped=None if ops is None else bool(ops.clips),
                 )
             )
+    if backwards := lead.last(BackwardsRecord):
+        kinds.append(DroppedGradients(lines=tuple(_dropped(backwards))))
     return kinds
+
+
+def _dropped(record: BackwardsRecord) -> Iterator[DroppedAt]:
+    for at, written in record.lines:
+        gone = [x for x in written if x.gone > MAJORITY_FRAC * x.calls]
+        kept = [x for x in written if x not in gone]
+        if gone:
+            most = max(gone, key=lambda x: x.values)
+            nearer = max((x.depth for x in kept), default=0)
+            yield DroppedAt(
+                at=location(at),
+                values=sum(x.values for x in gone),
+                kept=sum(x.values for x in kept),
+                beyond=all(x.depth > nearer for x in gone),
+                module=most.module,
+                optimizer_at=location(most.made_at),
+            )
 
 
 def _optimizer(record: OptimizerRecord, looks: list[InspectionRecord]) -> Optimizer:

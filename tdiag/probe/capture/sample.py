@@ -13,6 +13,7 @@ from types import FrameType
 from .. import facts
 from ..control import Request
 from ..wire import IN_PROCESS, PY_SPY, stacks_file
+from .gradient_use import GradientUse
 from .switched import Capture
 
 RATE_HZ = 100
@@ -40,6 +41,7 @@ class SampleCapture(Capture):
 
     def start(self) -> str:
         self.inside: InProcessSampler | None = None
+        self.gradients: GradientUse | None = None
         self.request = Request(self.probe.run_dir, self.window, PY_SPY)
         if self.probe.config.get("sampler") == IN_PROCESS:
             self._fall_back("in-process sampling was asked for")
@@ -57,16 +59,22 @@ class SampleCapture(Capture):
         return self.inside is not None
 
     def begin(self) -> None:
+        self.gradients = GradientUse(self.windows)
+        self.probe.guard(self.gradients.begin)()
         if self.inside is not None:
             self.inside.start()
 
     def end(self, steps: int) -> None:
+        if self.gradients is not None:
+            self.probe.guard(self.gradients.end)()
         if self.inside is not None:
             self.inside.stop(os.path.join(self.probe.run_dir, stacks_file(os.getpid())))
         else:
             self.request.end()
 
     def abort(self) -> None:
+        if self.gradients is not None:
+            self.probe.guard(self.gradients.end)()
         if self.inside is None:
             self.request.end()
 

@@ -1,0 +1,161 @@
+"""Which optimizers' parameters each call of backward computes gradients for, and which of these
+gradients are gone before that optimizer steps: fakes that are not detached from their generator.
+
+Watched while stacks are sampled, for that window has the most steps and none of its times count.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .. import dynamo, places
+from ..models import watched_by_script
+from ..patches import Patches, hidden
+from ..wire import MOST_GRAPH_NODES
+
+if TYPE_CHECKING:
+    from ..windows import Windows
+
+MOST_LINES = 64  # that call backward
+READ = 4  # the smallest parameters, whose gradients tell whether all are gone
+
+
+@dataclass
+class Written:
+    """What calls of backward at one line write for one optimizer. ``depth``: the furthest of its
+    parameters from the loss, in nodes of the graph; ``module``: the class of the outermost module
+    that has them; ``gone``: the calls whose gradients were deleted or zero before the optimizer
+    stepped."""
+
+    values: int
+    depth: int
+    module: str
+    read: list[Any]  # weak references
+    calls: int = 0
+    gone: int = 0
+
+
+class GradientUse:
+    def __init__(self, windows: Windows) -> None:
+        self.probe, self.boundary = windows.probe, windows.boundary
+        self.patches = Patches()
+        # id of a parameter → id of the first optimizer that has it; id of an optimizer → those of
+        # its parameters.
+        self.owners: dict[int, int] = {}
+        self.uses: dict[int, set[int]] = {}
+        for optimizer in filter(None, (o() for o in windows.inspection.optimizers.values())):
+            mine = [id(p) for group in optimizer.param_groups for p in group["params"]]
+            self.uses[id(optimizer)] = {self.owners.setdefault(p, id(optimizer)) for p in mine}
+        # id of a parameter → the class of its outermost module.
+        self.modules: dict[int, str] = {}
+        for _, module in windows.inspection.alive():
+            name = type(module).__name__
+            self.modules.update(dict.fromkeys(map(id, module.parameters()), name))
+        self.hook: Any = None
+        self.lines: dict[Any, dict[int, Written]] = {}
+        self.now: dict[int, Written] = {}  # the line whose call runs
+        self.waiting: dict[int, list[Written]] = {}  # by optimizer, since it last stepped
+
+    def begin(self) -> None:
+        # A parameter that no optimizer has: Inspection._unused_gradients. Compiled graphs would
+        # notice the hooks, and the script's own modes would see what reads the gradients.
+        if len(self.uses) < 2 or dynamo.compiled_frames() or watched_by_script():
+            return
+        original: Any = torch.Tensor.backward
+        boundary, guard, thread = self.boundary, self.probe.guard, self.probe.marks.thread
+
+        @functools.wraps(original)
+        def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            # A closure's calls belong to the step that runs it.
+            if boundary.depth or boundary.backward_depth or threading.get_ident() != thread:
+                return original(self, *args, **kwargs)
+            guard(watch._begins)(self, kwargs)
+            result = original(self, *args, **kwargs)
+            guard(watch._ended)()
+            return result
+
+        watch = self
+        self.patches.set(torch.Tensor, "backward", hidden(backward))
+        self.hook = register_optimizer_step_pre_hook(
+            lambda optimizer, args, kwargs: guard(self._steps)(optimizer)
+        )
+
+    def end(self) -> None:
+        """Take the hooks off, and write the `backwards` record."""
+        if self.hook is None:
+            return
+        self.patches.undo()
+        self.hook.remove()
+        self.hook = None
+        self.probe.recorder.write(
+            "backwards",
+            lines=[
+                [list(place) or None, [self._row(owner, w) for owner, w in line.items()]]
+                for place, line in self.lines.items()
+            ],
+        )
+
+    def _row(self, optimizer: int, w: Written) -> list[Any]:
+        _, made_at = self.boundary.known.get(optimizer, (0, None))
+        return [made_at, w.module, w.values, w.depth, w.calls, w.gone]
+
+    def _begins(self, loss: Any, kwargs: Any) -> None:
+        for owner, written in list(self.waiting.items()):
+            if all(map(_is_gone, written[0].read)):
+                for each in self.waiting.pop(owner):
+                    each.gone += 1
+        place = tuple(places.caller() or ())
+        if place not in self.lines and len(self.lines) < MOST_LINES and not kwargs.get("inputs"):
+            self.lines[place] = self._reached(loss.grad_fn)
+        self.now = self.lines.get(place, {})
+
+    def _ended(self) -> None:
+        for owner, written in self.now.items():
+            written.calls += 1
+            self.waiting.setdefault(owner, []).append(written)
+
+    def _steps(self, optimizer: Any) -> None:
+        for owner in self.uses.get(id(optimizer), ()):
+            self.waiting.pop(owner, None)
+
+    def _reached(self, node: Any) -> dict[int, Written]:
+        """By optimizer; empty if the graph is too large to walk through."""
+        found: dict[int, Written] = {}
+        parameters: dict[int, list[Any]] = {}
+        seen, level, depth = {node}, [node], 0
+        while level:
+            depth += 1
+            following = []
+            for node in (n for x in level if x is not None for n, _ in x.next_functions):
+                if node is None or node in seen:
+                    continue
+                seen.add(node)
+                following.append(node)
+                leaf = getattr(node, "variable", None)
+                if (owner := self.owners.get(id(leaf))) is not None:
+                    parameters.setdefault(owner, []).append(leaf)
+                    found[owner] = Written(0, depth, self.modules.get(id(leaf), ""), [])
+            if len(seen) > MOST_GRAPH_NODES:
+                return {}
+            level = following
+        for owner, mine in parameters.items():
+            mine.sort(key=torch.Tensor.numel)
+            found[owner].values = sum(map(torch.Tensor.numel, mine))
+            found[owner].read = [weakref.ref(leaf) for leaf in mine[:READ]]
+        return found
+
+
+def _is_gone(reference: Any) -> bool:
+    parameter = reference()
+    gradient = None if parameter is None else parameter.grad
+    if gradient is None:
+        return True
+    # Reading a value from a device would wait for it.
+    return gradient.device.type == "cpu" and not gradient.is_sparse and not gradient.any()

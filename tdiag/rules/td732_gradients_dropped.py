@@ -1,0 +1,136 @@
+"""Gradients are computed and dropped before the optimizer uses them
+
+## What it measures
+While stacks are sampled: which optimizers' parameters each line that calls `backward` computes
+gradients for, by the graph of the loss, and whether these gradients are deleted or set to zero
+before that optimizer steps. A line is reported if most of its calls' gradients for an optimizer are
+gone, and backward goes further for them alone, or they are most of what it computes. For parameters
+that no optimizer updates there is TD717.
+
+## Why it is slow
+Backward goes through everything that led to the loss. If a critic learns from fakes that are not
+detached, it goes on through the whole generator. The generator's `zero_grad()` then throws the
+result away. If a generator learns through a larger critic, the critic's weight gradients are also
+computed, about half of the backward pass there.
+
+## What to do
+Cut the graph where it is not needed: `critic(fakes.detach())`, or make the fakes under
+`torch.no_grad()`, which also saves the generator's graph. Where the gradient must pass through a
+model that does not learn from it, switch off its weight gradients around this backward pass:
+`critic.requires_grad_(False)`, and `True` afterwards.
+
+## How the gain is computed
+High end: the share of these parameters in all that the line computes gradients for, times the time
+of its backward; half of that where backward must go through them. This is an estimate: a
+convolution computes more per parameter than a dense layer. Low end: nothing.
+
+## When this advice is wrong
+The script reads these gradients before it drops them (a penalty, a norm for the log).
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import DroppedAt, DroppedGradients
+from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.examples import at, budget, stack, stacks
+from tdiag.rules.fixed_cost import BACKWARD_WORK
+from tdiag.units import duration, percent
+
+CODE = "TD732"
+NAME = "gradients-dropped"
+CLASS = "compute"
+UNTRIED = "where the graph can be cut is known to the script alone"
+
+
+def check(budget: Budget, dropped: DroppedGradients, stacks: Stacks | None) -> Found | None:
+    lines = [x for x in dropped.lines if x.beyond or x.values > MAJORITY_FRAC * (x.values + x.kept)]
+    if not lines or budget.has_device:
+        return None
+    took = {line: _backward_ns(line, budget, stacks) for line in lines}
+    worst = max(lines, key=lambda line: took[line] * _share(line))
+    spent, share, whose = took[worst], _share(worst), worst.module or "another model"
+    through = "" if worst.beyond else ", half of it because backward must go through them"
+    return Found(
+        summary=(
+            f"backward(){where(worst.at)} computes gradients for the {worst.values:,} parameters of"
+            f" {whose}, which are dropped before its optimizer{where(worst.optimizer_at)} steps:"
+            f" {percent(worst.values / (worst.values + worst.kept))} of all that it computes."
+        ),
+        evidence=(
+            count("parameters whose gradients are dropped", worst.values, "probe"),
+            count("parameters whose gradients are used", worst.kept, "probe"),
+            ns("the line's backward", spent, "budget"),
+        ),
+        fix=_fix(worst, whose),
+        gain=Gain(
+            0.0,
+            spent * share,
+            f"high end: {percent(share)} of backward's {duration(spent)} there, by the share of the"
+            f" parameters{through}; low end: nothing, if these are cheap.",
+            ("backward",),
+        ),
+        at=worst.at,
+    )
+
+
+def _share(line: DroppedAt) -> float:
+    """Of the line's backward. If it must go through these parameters' layers, only the gradients of
+    their weights go: one of the two products."""
+    share = line.values / max(1, line.values + line.kept)
+    return share if line.beyond else share / BACKWARD_WORK
+
+
+def _backward_ns(line: DroppedAt, budget: Budget, stacks: Stacks | None) -> float:
+    """The line's part of all backward passes, by samples; without samples, all of them."""
+    backward = held(budget, "backward")
+    mine = (
+        {x.at.spot: x.self_frac for x in stacks.training if x.phase == "backward"} if stacks else {}
+    )
+    if line.at is None or line.at.spot not in mine:
+        return backward
+    return backward * mine[line.at.spot] / sum(mine.values())
+
+
+def _fix(line: DroppedAt, whose: str) -> Fix:
+    if line.beyond:
+        return Fix(
+            f"Cut the graph before the loss{where(line.at)}: detach what comes from {whose}, or"
+            " compute it under torch.no_grad().",
+            "review",
+            action="Detach what is not trained by this loss",
+            code="with torch.no_grad():\n    fakes = generator(noise)\nloss = critic(fakes).mean()",
+        )
+    return Fix(
+        f"Switch off the weight gradients of {whose} for the backward{where(line.at)}:"
+        " requires_grad_(False) before its forward, and True afterwards.",
+        "review",
+        action="Compute no weight gradients that are dropped",
+        code="critic.requires_grad_(False)\ncritic(fakes).mean().backward()\n"
+        "critic.requires_grad_(True)",
+    )
+
+
+def fires() -> Evidence:
+    """A critic learns from fakes that are not detached from their generator."""
+    return _critic(values=300_000)
+
+
+def clear() -> Evidence:
+    return _critic(values=0)
+
+
+def _critic(values: int) -> Evidence:
+    line = DroppedAt(
+        at=at(88), values=values, kept=100_000, beyond=True, module="Generator", optimizer_at=at(60)
+    )
+    sampled = stacks((stack(88, 0.4, phase="backward"), stack(96, 0.2, phase="backward")))
+    return Evidence().add(
+        budget(forward=35, backward=60, optimizer=5),
+        sampled,
+        DroppedGradients(lines=(line,) if values else ()),
+    )

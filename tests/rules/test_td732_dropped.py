@@ -1,0 +1,55 @@
+"""TD732 beyond its example: where backward must go on, and lines without samples."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.training import DroppedAt, DroppedGradients
+from tdiag.rules import td732_gradients_dropped as rule
+from tdiag.rules.base import Found
+from tdiag.rules.examples import MS, at, budget, stack, stacks
+
+STEP = budget(forward=40, backward=60)
+LINE = DroppedAt(at=at(88), values=300, kept=100, beyond=True, module="Generator")
+SAMPLED = stacks((stack(88, 0.4, phase="backward"), stack(96, 0.2, phase="backward")))
+
+
+def checked(*lines: DroppedAt, sampled: Stacks | None = SAMPLED) -> Found | None:
+    return rule.check(STEP, DroppedGradients(lines=lines), sampled)
+
+
+def won(found: Found | None) -> float:
+    assert found is not None and found.gain is not None
+    return found.gain.high_ns
+
+
+@pytest.mark.parametrize(
+    ("line", "sampled", "high_ms"),
+    [
+        (LINE, SAMPLED, 40 * 3 / 4),  # two thirds of the samples, three quarters of the parameters
+        (LINE, None, 60 * 3 / 4),
+        (replace(LINE, beyond=False), SAMPLED, 40 * 3 / 8),  # the gradient passes through
+    ],
+)
+def test_the_lines_part_of_backward_is_shared_by_the_parameters(
+    line: DroppedAt, sampled: Stacks | None, high_ms: float
+) -> None:
+    assert won(checked(line, sampled=sampled)) == pytest.approx(high_ms * MS)
+
+
+def test_a_critic_no_larger_than_its_generator_is_left_alone() -> None:
+    """Its weight gradients are less than a quarter of that backward, and most code lets them be."""
+    critic = replace(LINE, beyond=False, values=100)
+    assert checked(critic) is None
+    found = checked(critic, LINE)
+    assert found is not None and "Generator" in found.summary
+    assert checked(replace(LINE, values=50)) is not None
+
+
+def test_it_says_what_to_cut() -> None:
+    cut, passed = checked(LINE), checked(replace(LINE, beyond=False))
+    assert cut is not None and passed is not None
+    assert "detach what comes from Generator" in cut.fix.text
+    assert "requires_grad_(False) before its forward" in passed.fix.text
