@@ -54,7 +54,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # result depends on the batch alone; calls that repeat one of the same step on the same tensors,
     # and those of them in a parametrization (torch.nn.utils.parametrize) of a weight; products of
     # which at most half is used, and what is made of their elements, times the share that is not
-    # used.
+    # used; calls on a sequence of which a part was computed before, times that part.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -62,6 +62,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
     again_ns: float = 0.0
     parametrized_ns: float = 0.0
     thrown_away_ns: float = 0.0
+    prefix_ns: float = 0.0
     # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
     # a "product", a "difference" or a "comparison" of everything with everything. Or that write an
     # "outer" product out and reduce it again.
@@ -106,6 +107,16 @@ class FusedAttention(Kind, frozen=True, kw_only=True):
     unfused: tuple[str, ...]
 
 
+class PrefixLine(Kind, frozen=True, kw_only=True):
+    """A line that gives a model a sequence which it was given before, with more at its end.
+    ``calls``, and per step ``positions`` (numbers, for tokens one each) and ``new`` ones."""
+
+    at: Place | None
+    calls: float
+    positions: float
+    new: float
+
+
 class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
     ``attention``: None if tensors were not followed from product to product."""
@@ -115,6 +126,7 @@ class Ops(Kind, frozen=True, kw_only=True):
     module_moves: tuple[ModuleMove, ...] = ()
     attention: tuple[Attention, ...] | None = None
     fused_attention: tuple[FusedAttention, ...] = ()
+    prefixes: tuple[PrefixLine, ...] = ()
     acts: bool = False  # Phases.acts
 
 

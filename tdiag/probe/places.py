@@ -17,6 +17,7 @@ _ONE_CALL = tuple(
     os.path.join("torch", *name)
     for name in (("_tensor.py",), ("functional.py",), ("nn", "functional.py"), ("overrides.py",))
 )
+_MODULE = os.path.join("torch", "nn", "modules", "module.py")
 _FORMATS = tuple(os.path.join("torch", name) for name in ("_tensor.py", "_tensor_str.py"))
 
 
@@ -54,6 +55,20 @@ def caller_outside_models() -> list[Any] | None:
     if frame is None or not _is_users(frame):
         frame = innermost  # a framework called the method
     return place_of(frame) if frame is not None else None
+
+
+def caller_of_modules() -> list[Any] | None:
+    """The user's line that called the outermost module which this call runs in; :func:`caller`
+    without one."""
+    frame: FrameType | None = sys._getframe(1)
+    found, inside = None, False
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_MODULE):
+            inside = True
+        elif inside and _is_users(frame):
+            found, inside = frame, False
+        frame = frame.f_back
+    return place_of(found) if found is not None else caller()
 
 
 def _is_users(frame: FrameType) -> bool:

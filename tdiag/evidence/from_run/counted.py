@@ -28,6 +28,7 @@ from tdiag.evidence.torch_ops import (
     ModuleMove,
     OpLine,
     Ops,
+    PrefixLine,
 )
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
@@ -110,6 +111,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             if line.elapsed
             else 0.0,
             thrown_away_ns=line.thrown_away / line.elapsed * time_of(line) if line.elapsed else 0.0,
+            prefix_ns=line.prefix / line.elapsed * time_of(line) if line.elapsed else 0.0,
             again_ns=line.again / line.elapsed * time_of(line) if line.elapsed else 0.0,
             parametrized_ns=line.parametrized / line.elapsed * time_of(line)
             if line.elapsed
@@ -131,9 +133,15 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
         FusedAttention(at=location(at), per_step=times / steps, unfused=tuple(why))
         for at, why, times in record.fused_attention
     )
+    prefixes = tuple(
+        PrefixLine(
+            at=location(at), calls=calls / steps, positions=positions / steps, new=new / steps
+        )
+        for at, calls, positions, new in record.prefixes
+    )
     return Ops(
         steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused,
-        acts=acts,
+        prefixes=prefixes, acts=acts,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ class OpsLine(msgspec.Struct):
     again: float = 0
     parametrized: float = 0
     thrown_away: float = 0
+    prefix: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}
     turns: float = 0
@@ -84,6 +85,7 @@ class OpsRecord(Record):
     padding: list[tuple[At, str, int, int, int, int]] | None = None
     packed: bool = False
     frozen: FrozenFields | None = None
+    prefixes: list[tuple[At, int, int, int]] = []
     constant_steps: int = 0
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []

@@ -23,6 +23,7 @@ from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
+from .prefixes import Prefixes
 from .switched import Capture
 from .thrown_away import ThrownAway
 
@@ -106,6 +107,7 @@ class _Counter(TorchFunctionMode):
             # Frames that have ended would keep their tensors.
             self.capture.library.of(None)
             self.capture.lines.repeats.forget()
+            self.capture.prefixes.backward_begins()
             self.capture.probe.guard(self.capture.flow.backward_begins)()
             self.capture.probe.guard(self.capture.frozen.backward_begins)()
         began = time.perf_counter_ns()
@@ -129,6 +131,7 @@ class OpsCapture(Capture):
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
         self.contractions, self.of_batch = Contractions(), BatchWork()
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
+        self.prefixes = Prefixes()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
@@ -154,6 +157,7 @@ class OpsCapture(Capture):
             syncs=self.syncs.counts(),
             **self.flow.report(),
             **self.frozen.report(),
+            **self.prefixes.report(),
             constant_steps=self.constants.steps,
             **{"pass": self.window.number},
         )
@@ -210,6 +214,7 @@ class OpsCapture(Capture):
         if phase != "backward":
             self.lines.repeated(line, name, args, kwargs, result)
             self.thrown_away.seen(name, args, kwargs, result, line, took)
+            self.prefixes.seen(name, args, result, line, took)
         if self.constants.seen(name, args, kwargs, result, at):
             line.constant += took
         else:

@@ -1,0 +1,93 @@
+"""What a model computes again for a prefix: sequences that grow by what it predicts, and that it is
+given as a whole each time (generation without a cache of keys and values).
+
+Tensors that are joined from a sequence, and views of it, are the same sequence. It grows if the
+same weight gets more of it than before. From then on, until it is joined again, the share that the
+weight was given before is computed again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+
+from .. import places
+from .frozen_weights import MOST_TRACKED
+from .lines import LineCalls
+
+JOINS = {"cat", "concat", "concatenate", "stack"}
+LAYERS = {"embedding", "linear", "conv1d"}  # their input comes first, then the weight
+FOLLOWED = {
+    "__getitem__", "view", "reshape", "to", "long", "float", "clone", "contiguous", "detach",
+    "transpose", "permute", "unsqueeze", "squeeze",
+}  # fmt: skip
+
+
+class Prefixes:
+    """One per window ``ops``. ``again``: the share of what is computed now that was computed
+    before, 0 to 1; ``lines``: for each line that calls such a model, how often, the positions it
+    was given, and those of them that were new."""
+
+    def __init__(self) -> None:
+        self.again = 0.0
+        self.lines: dict[Any, list[int]] = {}
+        self.numbers = itertools.count()
+        # id of a tensor → (weak reference, number of its sequence).
+        self.known: dict[int, tuple[Any, int]] = {}
+        # (sequence, id of a weight) → the shape that it was given last.
+        self.given: dict[tuple[int, int], torch.Size] = {}
+
+    def seen(self, name: str, args: Any, result: Any, line: LineCalls, took: int) -> None:
+        """A call returned."""
+        if name in JOINS:
+            self._joined(args[0] if args else (), result)
+        elif name in FOLLOWED and args:
+            number = self._number(args[0])
+            if number is None and name == "__getitem__":  # the begin of a longer one, perhaps
+                self._keep(args[0], number := next(self.numbers))
+            if number is not None:
+                self._keep(result, number)
+        elif name in LAYERS and len(args) > 1 and (number := self._number(args[0])) is not None:
+            self._computed(args[0].shape, (number, id(args[1])))
+        line.prefix += round(took * self.again)
+
+    def backward_begins(self) -> None:
+        self.again = 0.0
+
+    def _joined(self, parts: Any, result: Any) -> None:
+        if not isinstance(parts, (list, tuple)) or not parts:
+            return
+        number = self._number(parts[0])
+        if number is None:
+            self._keep(parts[0], number := next(self.numbers))
+        else:
+            self.again = 0.0
+        self._keep(result, number)
+
+    def _computed(self, shape: torch.Size, key: tuple[int, int]) -> None:
+        before = self.given.get(key)
+        self.given[key] = shape
+        if before is None or len(before) != len(shape) or before[0] != shape[0]:
+            return
+        old, new = before.numel(), shape.numel()
+        if 0 < old < new:
+            self.again = old / new
+            at = places.caller_of_modules()
+            line = self.lines.setdefault(tuple(at) if at else None, [0, 0, 0])
+            for number, more in enumerate((1, new, new - old)):
+                line[number] += more
+
+    def _number(self, tensor: Any) -> int | None:
+        reference, number = self.known.get(id(tensor), (None, None))
+        return number if reference is not None and reference() is tensor else None
+
+    def _keep(self, tensor: Any, number: int) -> None:
+        if isinstance(tensor, torch.Tensor) and len(self.known) < MOST_TRACKED:
+            self.known[id(tensor)] = weakref.ref(tensor), number
+
+    def report(self) -> dict[str, Any]:
+        """The field `prefixes` of the `ops` record."""
+        return {"prefixes": [[at, *numbers] for at, numbers in self.lines.items()]}

@@ -1,0 +1,88 @@
+"""Sequences that a model is given again with more at their end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.torch_ops import Ops
+
+from .harness import watch_code
+
+SCRIPT = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.values = nn.Embedding(50, 64), nn.Linear(3, 64)
+        self.body, self.head = nn.Linear(64, 64), nn.Linear(64, 50)
+    def forward(self, x):
+        return self.head(self.body(self.tokens(x) if x.dtype == torch.long else self.values(x)))
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+@torch.no_grad()
+def rollout():
+    ids = torch.randint(0, 50, (4, 20))
+    {before}
+    for new in range(10):
+        scores = net({given})[:, -1]  # HERE
+        {after}
+for step in range(100_000):
+    rollout()
+    loss = net(torch.randint(0, 50, (4, 20))).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+JOIN = "ids = torch.cat([ids, scores.argmax(1, keepdim=True)], dim=1)"
+SLICES = "whole = torch.zeros(4, 40, dtype=torch.long); whole[:, :20] = ids"
+
+
+def prefixes(folder: Path, **parts: str) -> tuple[list[tuple[float, float, float]], float]:
+    """(calls, positions, new ones) of the line that calls the model, and the share of the time of
+    all calls that was computed again."""
+    script = SCRIPT.format(**parts)
+    (here,) = (n for n, line in enumerate(script.splitlines(), 1) if "# HERE" in line)
+    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    ops = run.evidence().get(Ops)
+    assert ops is not None
+    again = sum(x.prefix_ns for x in ops.lines) / sum(x.elapsed_ns for x in ops.lines)
+    assert all(x.at is not None and x.at.line == here for x in ops.prefixes)
+    return [(x.calls, x.positions, x.new) for x in ops.prefixes], again
+
+
+@pytest.mark.parametrize(
+    ("parts", "calls"),
+    [
+        # Before it is joined or cut nobody follows it: then the second call is the first known.
+        ({"before": "", "given": "ids", "after": JOIN}, 8),
+        ({"before": "", "given": "ids[:, -30:]", "after": JOIN}, 9),
+        ({"before": SLICES, "given": "whole[:, : 20 + new]", "after": "whole[:, 20 + new] = 1"}, 9),
+        ({"before": "x = torch.randn(4, 20, 3)", "given": "x",
+          "after": "x = torch.cat([x, x[:, -1:]], dim=1)"}, 8),
+        ({"before": "made = [ids[:, 0]]", "given": "torch.stack(made, 1)",
+          "after": "made.append(scores.argmax(1))"}, 9),
+    ],
+)  # fmt: skip
+def test_a_sequence_that_grows(tmp_path: Path, parts: dict[str, str], calls: int) -> None:
+    found, again = prefixes(tmp_path, **parts)
+    assert [x[0] for x in found] == [calls]
+    _, positions, new = found[0]
+    assert 0 < new < positions / 3
+    assert again > 0.3
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"before": "", "given": "ids[:, -1:]", "after": JOIN},  # a cache
+        {"before": "", "given": "ids[:, new : new + 8]", "after": "pass"},  # a window that moves
+        {"before": "", "given": "ids", "after": "ids = torch.cat([ids, ids])"},  # a larger batch
+        {"before": "", "given": "ids.clone()", "after": "pass"},
+    ],
+)
+def test_what_does_not_grow(tmp_path: Path, parts: dict[str, str]) -> None:
+    assert prefixes(tmp_path, **parts) == ([], 0.0)
