@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from tdiag.diagnose.cores_back import with_cores_back
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Phases, Steps, phase_of_component
@@ -67,6 +68,7 @@ COMES_FIRST_FRAC = Threshold(
     " much.",
 )
 
+LEARNING = "TD0"  # codes of rules about how well a model learns, not how fast
 
 # Components in which the host does not wait for the device's computations.
 WITHOUT_DEVICE = frozenset((*DATA_WAIT, "gc"))
@@ -94,6 +96,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
     budget = evidence.get(Budget)
     if found.gain is not None and budget is not None:
         gain = _unseen(found.gain, budget) if budget.blind else found.gain
+        gain = with_cores_back(gain, evidence, budget)
         found = replace(found, gain=replayed(gain, evidence, budget))
     low, high = (0, 0) if found.gain is None else _capped(found.gain, budget)
     if found.gain is not None and budget and high < NOISE_FLOOR_FRAC * budget.step_ns:
@@ -275,12 +278,16 @@ def _minor(finding: Finding, step_ns: int) -> bool:
 def rank(
     findings: Iterable[Finding], after: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[Finding]:
-    """By recoverable time per step, largest first, then the advisories.
+    """By recoverable time per step, largest first, then the advisories, those about how well the
+    model learns (``LEARNING``) last.
 
     ``after``: code → codes whose cause its fix would hide. Such a cause comes first if it
     gains at least ``COMES_FIRST_FRAC`` as much of the same time.
     """
-    ranked = sorted(findings, key=lambda f: (f.advisory, -f.recoverable_ns, f.code))
+    ranked = sorted(
+        findings,
+        key=lambda f: (f.advisory, -f.recoverable_ns, f.code.startswith(LEARNING), f.code),
+    )
     for cause in list(ranked):
         hiding = [i for i, f in enumerate(ranked) if _hides(f, cause, after or {})]
         if hiding and hiding[0] < ranked.index(cause):

@@ -147,6 +147,7 @@ class Loader(Kind, frozen=True, kw_only=True):
     id: int
     role: str
     created_at: Place | None
+    iterated_at: Place | None = None  # the line that last began a pass over it
     dataset_class: str
     dataset_at: Place | None  # __getitem__ / __iter__ of the dataset
     dataset_len: int | None

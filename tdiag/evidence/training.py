@@ -13,7 +13,8 @@ class Module(Kind, frozen=True, kw_only=True):
 
     ``trained_at``, ``evaluated_at``: the user's lines that first called it in training mode with
     gradients recorded, and otherwise. ``unused_gradients``: how many of its ``parameters`` have a
-    gradient although no optimizer holds them and they do not change."""
+    gradient although no optimizer updates them and they do not change; ``unused_with_state``: how
+    many of these an optimizer has all the same, at a learning rate of 0."""
 
     name: str
     at: Place | None
@@ -24,6 +25,7 @@ class Module(Kind, frozen=True, kw_only=True):
     evaluated_at: Place | None = None
     trained_at: Place | None = None
     unused_gradients: int = 0
+    unused_with_state: int = 0
 
 
 class Modules(Kind, frozen=True, kw_only=True):

@@ -167,14 +167,15 @@ class Inspection:
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         return {id(p) for group in groups for p in group["params"] if p.requires_grad}
 
-    def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int]]:
-        """``[module, numbers]``, for each module the numbers in parameters that have a gradient and
-        that no optimizer updates: they belong to none, or their group's learning rate is 0. Left
+    def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int, int]]:
+        """``[module, numbers, of them with state]``, for each module the numbers in parameters that
+        have a gradient and that no optimizer updates: they belong to none, or their group's
+        learning rate is 0; the latter are those whose state an optimizer still updates. Left
         out: gradients that stay as they are (of an earlier training), parameters that a script
         updates by hand (their values change), those that did not exist at the last look, and
         16-bit parameters and parameters if none of the modules' is in an optimizer, because the
         optimizer may have copies."""
-        held = updated(optimizers)
+        held, theirs = updated(optimizers), updated(optimizers, idle=True)
         models = [(number, list(module.parameters())) for number, module in self.alive()]
         if watched_by_script() or not any(id(p) in held for _, all_of in models for p in all_of):
             return []
@@ -186,7 +187,8 @@ class Inspection:
             gradients = [_written(p.grad) for p in mine[:VALUES_READ]]
             before, old = self.without_optimizer.get(number, (None, gradients))
             if mine and values == before and gradients != old:
-                rows.append((number, sum(p.numel() for p in mine)))
+                idle = [p for p in mine if id(p) in theirs]
+                rows.append((number, _numbers(mine), _numbers(idle)))
             self.without_optimizer[number] = values, gradients
         return rows
 
@@ -204,7 +206,7 @@ class Inspection:
                 if id(optimizer) == self.boundary.lead:
                     record["gradient"] = gradient_norm(optimizer)
             with torch._C.DisableTorchFunction():
-                record["unused_gradients"] = self._unused_gradients(alive.values())
+                record["unused_gradients"] = self._unused_gradients(list(alive.values()))
         if self.kept[2]:
             record.update(self._kept())
         if self.ddp is not None and (ddp := self.ddp()) is not None:
@@ -232,6 +234,10 @@ class Inspection:
             storages.add(storage)
         rows = [[place, *line] for place, line in lines.items()]
         return {"kept": rows, "kept_of": steps, "kept_since": self.probe.step - step}
+
+
+def _numbers(parameters: list[Any]) -> int:
+    return sum(p.numel() for p in parameters)
 
 
 def _first(tensor: Any) -> float:

@@ -132,6 +132,7 @@ class LoaderWatch:
             started=fresh,
             start_ns=took_ns,
             new=new,
+            at=places.caller(),
         )
         about = self.described[number][0]
         self.began_pass(number, about["num_workers"] or 0, about["prefetch_factor"] or 0)

@@ -128,6 +128,11 @@ VISIT = "visit"  # the same: one more pass of windows in a process that `tdiag r
 SAVES = {
     "safetensors.torch": ("save_file", "save_model"),
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
+    # Exports run the model to record it. torch.jit.script is left alone: it reads its caller's
+    # variables.
+    "torch.export": ("export", "save"),
+    "torch.onnx": ("export",),
+    "torch.jit": ("save",),
     # Besides writing files, these gather states and delete the previous checkpoint.
     "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
     "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),

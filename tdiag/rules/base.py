@@ -48,6 +48,8 @@ class Gain:
     ``high_cuts``: what the fix does to the device's step, as factors by the tags of
     :class:`~tdiag.evidence.replay.Replay`. Where a trace can be replayed, the replay gives the gain
     (:mod:`tdiag.diagnose.replayed`); an end without cuts stays, at most the high end.
+    ``fetches``: the fix spares fetches some of their work, and so gives cores back that workers
+    take from the computing (:func:`tdiag.diagnose.cores_back.with_cores_back`).
     """
 
     low_ns: float
@@ -56,6 +58,7 @@ class Gain:
     components: tuple[str, ...]
     low_cuts: Mapping[str, float] = field(default_factory=dict)
     high_cuts: Mapping[str, float] = field(default_factory=dict)
+    fetches: bool = False
 
 
 @dataclass(frozen=True)

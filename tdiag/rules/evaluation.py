@@ -52,11 +52,11 @@ def adversarial(optimizers: Optimizers | None, phases: Phases | None) -> bool:
 
 
 def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Place | None:
-    """Where the evaluation's DataLoader is created; without one, the line that calls the largest
-    model."""
+    """The line that reads the evaluation's DataLoader, or that creates it; without one, the line
+    that calls the largest model."""
     for loader in loaders.loaders if loaders else ():
         if loader.role == "eval":
-            return loader.created_at
+            return loader.iterated_at or loader.created_at
     called = [module for module in modules.modules if module.evaluated_at] if modules else []
     return max(called, key=lambda module: module.parameters).evaluated_at if called else None
 

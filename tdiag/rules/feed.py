@@ -308,6 +308,8 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
     wall = batches * (loader.load_ns + (loader.collate_ns or 0.0))
     if wall <= 0:
         return None
+    if not loader.num_workers and wall < MAJORITY_FRAC * wait:
+        wait = wall  # the loop waits for something else, such as the sampler
     own = loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)
     cpu = min(wall, batches * (own + loader.awaited_cpu_ns()))
     queued = min(wall - cpu, batches * _queued(loader, system))

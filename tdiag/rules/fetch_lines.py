@@ -176,6 +176,7 @@ def expensive_fetch(
             f"high end: the {kind} is gone; low end: it costs half."
             f" {sampling_range(seen, least, most)}.",
             DATA_WAIT,
+            fetches=True,
         ),
         at=top.at,
     )

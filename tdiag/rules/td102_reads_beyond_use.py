@@ -93,6 +93,7 @@ def check(
             "high end: blocked time shrinks with the bytes, and the excess is not copied; low end:"
             " only the copying is saved.",
             DATA_WAIT,
+            fetches=True,
         ),
         at=at,
     )

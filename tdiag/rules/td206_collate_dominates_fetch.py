@@ -88,6 +88,7 @@ def check(
             f"high end: only copying the batch once is left ({duration(fed.copying)}); low end:"
             " three quarters of that is saved.",
             DATA_WAIT,
+            fetches=True,
         ),
         at=_place(fed, stacks),
     )

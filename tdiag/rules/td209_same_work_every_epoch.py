@@ -121,6 +121,7 @@ def check(
                 "a training of three epochs." if fits else "nothing, if reading them takes as long."
             ),
             DATA_WAIT,
+            fetches=True,
         ),
         at=at,
     )

@@ -129,6 +129,7 @@ def check(
             f"high end: the functions around it index a tensor in 1/{TENSOR_SPEEDUP} of the time;"
             f" low end: a quarter of the time is other work. {sampling_range(seen, least, most)}.",
             DATA_WAIT,
+            fetches=True,
         ),
         at=at,
     )

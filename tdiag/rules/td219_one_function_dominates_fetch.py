@@ -158,6 +158,7 @@ def _by_hand(
             "high end: the function is gone; low end: it costs half."
             f" {sampling_range(seen, least, most)}.",
             ("prepare",),
+            fetches=True,
         ),
         at=top.at,
     )

@@ -126,6 +126,7 @@ def check(
             " scaling and of the work before it; low end:"
             f" {percent(DECODING_LEFT_MOST)} of the decoding, drafted to twice the size.",
             DATA_WAIT,
+            fetches=True,
         ),
         at=place,
     )  # fmt: skip

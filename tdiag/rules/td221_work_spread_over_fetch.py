@@ -102,6 +102,7 @@ def check(
             "high end: these functions are gone; low end: the largest costs half."
             f" {sampling_range(seen, least, most)}.",
             DATA_WAIT,
+            fetches=True,
         ),
         at=top.at,
     )

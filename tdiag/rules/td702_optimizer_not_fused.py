@@ -44,7 +44,10 @@ from tdiag.units import per_step
 CODE = "TD702"
 NAME = "optimizer-not-fused"
 CLASS = "overhead"
-AFTER = {"TD723": "the optimizer's calls wait for the interpreter that another thread holds"}
+AFTER = {
+    "TD717": "parameters that nobody trains need no updates",
+    "TD723": "the optimizer's calls wait for the interpreter that another thread holds",
+}
 
 _MEASURED = "Measured, fused=True against a loop, torch 2.13, one thread, 256 to 1,048,576 numbers."
 ADAM_LOW = Threshold(

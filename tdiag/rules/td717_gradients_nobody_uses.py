@@ -19,7 +19,8 @@ optimizer, or their learning rate is 0.
 ## How the gain is computed
 High end: these parameters' share of all parameters of the models that are called, times the time of
 backward. This is an estimate: a convolution computes more per parameter than a dense layer. Low
-end: nothing.
+end: nothing. Where an optimizer has them all the same, at a learning rate of 0, it still updates
+their state: their share of its time is added, half of that at the low end.
 
 ## When this advice is wrong
 The script itself reads the gradients, for a saliency map or a log; or a schedule raises the
@@ -30,10 +31,11 @@ from __future__ import annotations
 
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Module, Modules
+from tdiag.evidence.training import Module, Modules, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, module
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD717"
@@ -41,7 +43,7 @@ NAME = "gradients-nobody-uses"
 CLASS = "compute"
 
 
-def check(budget: Budget, modules: Modules) -> Found | None:
+def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Found | None:
     idle = [module for module in modules.modules if module.unused_gradients]
     if not idle:
         return None
@@ -50,7 +52,15 @@ def check(budget: Budget, modules: Modules) -> Found | None:
     all_of_them = sum(module.parameters for module in modules.modules)
     share = min(1.0, unused / max(all_of_them, 1))
     backward = 0.0 if budget.has_device else held(budget, "backward")
+    # Their state is still updated where an optimizer has them.
+    idled = sum(module.unused_with_state for module in idle) / max(all_of_them, 1)
+    updates = 0.0 if budget.has_device else held(budget, "optimizer") * min(1.0, idled)
+    updating = f", and {duration(updates)} of the optimizer's time" if updates else ""
+    least = "half of the optimizer's part" if updates else "nothing, if these are cheap"
     at = most.trained_at or most.evaluated_at or most.at
+    made = {x.created_at for x in optimizers.optimizers} if optimizers else set()
+    if updates and len(made) == 1:
+        at = made.pop() or at  # which gives them a learning rate of 0
     return Found(
         summary=(
             f"{unused:,} parameters get gradients in every step that no optimizer uses"
@@ -72,11 +82,11 @@ def check(budget: Budget, modules: Modules) -> Found | None:
             code="frozen.requires_grad_(False)  # a module, once before training",
         ),
         gain=Gain(
-            0.0,
-            backward * share,
+            updates * LOW_END_FRAC,
+            backward * share + updates,
             f"high end: {percent(share)} of backward's {duration(backward)}, by the share of the"
-            " parameters; low end: nothing, if these are cheap.",
-            ("backward",),
+            f" parameters{updating}; low end: {least}.",
+            ("backward", *(("optimizer",) if updates else ())),
         )
         if backward
         else None,

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tdiag.evidence.training import DroppedGradients
 
 from .harness import watch_code
@@ -52,6 +54,20 @@ for step in range(1200):
         closed.step(closure)
 """
 )
+# Each parameter has an optimizer of its own, which steps within backward.
+IN_HOOKS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+def update(parameter):
+    optimizers[parameter].step()
+    optimizers[parameter].zero_grad()
+for parameter in model.parameters():
+    parameter.register_post_accumulate_grad_hook(update)
+for step in range(1200):
+    model(torch.randn(16, 4)).square().mean().backward()
+"""
 
 
 def dropped(tmp_path: Path, code: str) -> dict[int, tuple[str, int, int, bool]]:
@@ -81,5 +97,6 @@ def test_fakes_that_are(tmp_path: Path) -> None:
     assert list(dropped(tmp_path, code)) == lines(code, ".backward()")[1:]
 
 
-def test_gradients_that_are_used(tmp_path: Path) -> None:
-    assert dropped(tmp_path, USED) == {}
+@pytest.mark.parametrize("code", [USED, IN_HOOKS], ids=["later", "within backward"])
+def test_gradients_that_are_used(tmp_path: Path, code: str) -> None:
+    assert dropped(tmp_path, code) == {}

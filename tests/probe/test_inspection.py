@@ -141,4 +141,7 @@ def test_gradients_of_parameters_that_nothing_updates(tmp_path: Path) -> None:
     assert modules
     unused = {m.name: m.unused_gradients for m in modules.modules if m.unused_gradients}
     assert unused == {"Net": 40, "Teacher": 49, "Held": 49}
+    assert {m.name: m.unused_with_state for m in modules.modules if m.unused_with_state} == {
+        "Held": 49
+    }
     assert {"ByHand", "Quiet", "Trained"} <= {m.name for m in modules.modules}

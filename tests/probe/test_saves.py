@@ -37,12 +37,21 @@ WAYS = {
         "import torch.distributed.checkpoint as dcp",
         "dcp.save(model.state_dict(), checkpoint_id='last', no_dist=True)",
     ),
+    "torch.jit.save": (
+        "still = torch.jit.trace(torch.nn.Linear(256, 256), torch.ones(8, 256))",
+        "torch.jit.save(still, 'last.pt')",
+    ),
+    # It runs the model, which is no evaluation then.
+    "torch.export.export": (
+        "import torch.export",
+        "torch.export.export(model, (torch.ones(8, 256),))",
+    ),
 }
 
 
 def needs(name: str) -> list[pytest.MarkDecorator]:
-    """safetensors comes with the extra ``frameworks``."""
-    return [pytest.mark.training] if name.startswith("safetensors") else []
+    """safetensors comes with the extra ``frameworks``; ten exports take seconds."""
+    return [pytest.mark.training] if name.startswith(("safetensors", "torch.export")) else []
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in WAYS])
@@ -55,6 +64,7 @@ def test_a_save_is_a_checkpoint_once(tmp_path: Path, name: str) -> None:
     phases, savers = evidence.get(Phases), evidence.get(Savers)
     assert phases is not None and savers is not None
     assert phases.counts["checkpoint"] == pytest.approx(0.1, abs=0.03)
+    assert "evaluation" not in phases.wall_ns
     (saver,) = savers.savers
     assert (saver.name, saver.at and saver.at.line) == (name, 11)
 

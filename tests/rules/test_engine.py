@@ -212,13 +212,14 @@ def test_a_step_that_is_all_recoverable_keeps_a_finite_speedup() -> None:
 
 def test_best_first_and_advisories_after_all_that_was_measured() -> None:
     rules = [
+        rule("TD001", advising),  # about how well the model learns
         rule("TD901", advising),
         rule("TD902", winning(2, 4, "other")),
         rule("TD903", winning(30, 50, "data_wait")),
         rule("TD904", winning(2, 4, "forward")),
     ]
     findings, _ = run_rules(Evidence().add(STEP), rules)
-    assert [found.code for found in findings] == ["TD903", "TD902", "TD904", "TD901"]
+    assert [found.code for found in findings] == ["TD903", "TD902", "TD904", "TD901", "TD001"]
     assert findings == rank(reversed(findings))
 
 

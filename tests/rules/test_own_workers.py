@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tdiag.diagnose.cores_back import with_cores_back
 from tdiag.diagnose.costs import weigh
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.machine import System
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
+from tdiag.rules.base import DATA_WAIT, Gain
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, loaders, phases, system, threads
 from tdiag.rules.own_workers import taken_by_workers
@@ -61,3 +64,29 @@ def test_a_fetch_without_work_also_leaves_its_core() -> None:
     assert found.at_best_ns == pytest.approx(35 * MS)
     idle = run_rule(find("TD202"), training(replace(BUSY, training_queued_frac=0.0)))
     assert isinstance(idle, Finding) and idle.at_best_ns == pytest.approx(15 * MS)
+
+
+@pytest.mark.parametrize(
+    ("low_ms", "high_ms", "least_ms", "most_ms"),
+    [
+        (2, 10, 2 + 0.02 * 12.75, 10 + 0.1 * 20),  # 2 and 10 % of the fetch
+        (0, 15, 0, 35),  # as much as the wait: perhaps all of the fetch
+        (-1, 10, -1, 12),
+    ],
+)
+def test_a_cheaper_fetch_gives_its_part_of_the_cores_back(
+    low_ms: float, high_ms: float, least_ms: float, most_ms: float
+) -> None:
+    """Computing waits 12.75 to 20 ms for a core that the worker has."""
+    evidence = training(replace(BUSY, training_queued_frac=0.15))
+    step = evidence.get(Budget)
+    assert step is not None
+    gain = Gain(low_ms * MS, high_ms * MS, "Less work.", DATA_WAIT, fetches=True)
+    found = with_cores_back(gain, evidence, step)
+    assert found.low_ns == pytest.approx(least_ms * MS)
+    assert found.high_ns == pytest.approx(most_ms * MS)
+    assert {"forward", "backward"} <= set(found.components)
+    alone = replace(BUSY, training_queued_frac=0.0)
+    assert with_cores_back(gain, training(alone), step) == gain
+    other = Gain(low_ms * MS, high_ms * MS, "More workers.", DATA_WAIT)
+    assert with_cores_back(other, evidence, step) == other

@@ -18,6 +18,8 @@ from tdiag.evidence.training import (
     ClipCalls,
     Layers,
     Modules,
+    Optimizer,
+    Optimizers,
     Recomputations,
 )
 from tdiag.model.diagnosis import Abstained, Finding
@@ -81,6 +83,22 @@ def test_unused_gradients_are_where_the_module_is_called_in_either_mode(
     )  # fmt: skip
     found = finding("TD717", budget(forward=8, backward=20), Modules(modules=(teacher,)))
     assert found.location is not None and found.location.line == line
+
+
+@pytest.mark.parametrize(
+    ("with_state", "line", "saved"), [(0, 41, (0.0, 16.0)), (50_000, 7, (4.0, 24.0))]
+)
+def test_an_optimizer_also_updates_the_state_of_what_it_leaves_alone(
+    with_state: int, line: int, saved: tuple[float, float]
+) -> None:
+    """Its learning rate is 0, and they are four fifths of the model."""
+    model = module("Net", parameters=62_500, unused_gradients=50_000, trained_at=at(41),
+                   unused_with_state=with_state)  # fmt: skip
+    made = Optimizer(name="AdamW", created_at=at(7), tensors=16, config={})
+    step = budget(forward=8, backward=20, optimizer=10)
+    found = finding("TD717", step, Modules(modules=(model,)), Optimizers(optimizers=(made,)))
+    assert found.location is not None and found.location.line == line
+    assert saved_ms(found, 38) == saved
 
 
 LAYERS = Layers(

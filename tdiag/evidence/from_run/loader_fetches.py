@@ -106,6 +106,7 @@ def _loader(
         id=about.id,
         role=role,
         created_at=location(about.at),
+        iterated_at=next((location(it.at) for it in reversed(iterators) if it.at), None),
         dataset_class=about.dataset_class,
         dataset_at=location(about.dataset_at),
         dataset_len=about.dataset_len,

@@ -98,6 +98,7 @@ class IteratorRecord(Record):
     start_ns: int = 0
     started: bool = True
     new: bool = False
+    at: At = None
 
 
 class Field(msgspec.Struct):
@@ -302,7 +303,8 @@ class InspectionRecord(Record):
     scheduled: list[int | None] = []  # steps of each scheduler
     gradient: float | str | None = None  # total norm, or "not finite"
     unused: int | None = None  # number of DDP parameters without a gradient
-    unused_gradients: list[tuple[int, int]] = []  # module, number of values that no optimizer has
+    # Module, number of values that no optimizer updates, and of those that one has all the same.
+    unused_gradients: list[list[int]] = []
     kept: list[tuple[At, int, int, int]] = []  # place, tensors, bytes, with a graph
     kept_of: int = 0  # the number of steps that made them
     kept_since: int = 0  # steps ago

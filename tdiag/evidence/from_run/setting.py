@@ -125,7 +125,7 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
     evaluated = {c.module: c.at for c in calls if c.mode != TRAINING_MODE | GRAD_ON}
     trained = {c.module: c.at for c in calls if c.mode == TRAINING_MODE | GRAD_ON}
     look = lead.last(InspectionRecord)
-    unused = dict(look.unused_gradients) if look else {}
+    unused = {number: counts for number, *counts in look.unused_gradients} if look else {}
     return Modules(
         modules=tuple(
             Module(
@@ -137,7 +137,8 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
                 calls_per_step=per_step.get(m.id, 0.0),
                 evaluated_at=location(evaluated.get(m.id)),
                 trained_at=location(trained.get(m.id)),
-                unused_gradients=unused.get(m.id, 0),
+                unused_gradients=unused.get(m.id, [0])[0],
+                unused_with_state=sum(unused.get(m.id, [])[1:]),
             )
             for m in lead.all(ModuleRecord)
         )

@@ -61,6 +61,7 @@ class GradientUse:
         self.hook: Any = None
         self.lines: dict[Any, dict[int, Written]] = {}
         self.now: dict[int, Written] = {}  # the line whose call runs
+        self.stepped: set[int] = set()  # optimizers that stepped since it began, in a hook perhaps
         self.waiting: dict[int, list[Written]] = {}  # by optimizer, since it last stepped
 
     def begin(self) -> None:
@@ -115,14 +116,17 @@ class GradientUse:
         if place not in self.lines and len(self.lines) < MOST_LINES and not kwargs.get("inputs"):
             self.lines[place] = self._reached(loss.grad_fn)
         self.now = self.lines.get(place, {})
+        self.stepped.clear()
 
     def _ended(self) -> None:
         for owner, written in self.now.items():
             written.calls += 1
-            self.waiting.setdefault(owner, []).append(written)
+            if owner not in self.stepped:
+                self.waiting.setdefault(owner, []).append(written)
 
     def _steps(self, optimizer: Any) -> None:
         for owner in self.uses.get(id(optimizer), ()):
+            self.stepped.add(owner)
             self.waiting.pop(owner, None)
 
     def _reached(self, node: Any) -> dict[int, Written]:

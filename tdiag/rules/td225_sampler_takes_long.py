@@ -1,0 +1,128 @@
+"""Choosing the samples of a batch takes long
+
+## What it measures
+Samples of the training thread in which a DataLoader asks its sampler or batch sampler for the next
+indices, while the training waits for data. With workers, too, the training process chooses.
+
+## Why it is slow
+Workers fetch samples, but the training thread draws their indices, so no worker hides this time. A
+sampler that goes through all indices for each batch (a permutation of a large data set, sorting
+what is left, a list it filters) does an epoch's work in every step.
+
+## What to do
+Draw the order of an epoch once, with one tensor call, and cut it into batches. To draw with
+replacement, draw only as many numbers as a batch needs.
+
+## How the gain is computed
+The share of the samples as time of the step. High end: all of it; low end: half.
+
+## When this advice is wrong
+If the choice depends on what was just learned (hard examples), it must be made in each step; then
+make it cheaper.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
+from tdiag.evidence.steps import Budget
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
+from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.rules.base import DATA_WAIT, Found, Gain, frac, known_to, sampling_range, text, where
+from tdiag.rules.examples import at, budget, loaders, stacks
+from tdiag.rules.loop_lines import check_samples
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import percent
+
+CODE = "TD225"
+NAME = "sampler-takes-long"
+CLASS = "cpu"
+UNTRIED = "the sampler is the script's own; `--freeze` of it bounds the gain"
+
+# The method of DataLoader's iterators that asks the sampler, in torch/utils/data/dataloader.py.
+_ASKS = "_next_index"
+_LOADER_FILE = "torch/utils/data/dataloader.py"
+
+
+def check(budget: Budget, loaders: Loaders, stacks: Stacks, trees: CallTrees) -> Found | None:
+    check_samples(stacks)
+    share, at = _choosing(trees)
+    least, most = known_to(share, stacks.samples)
+    if least < NOTICEABLE_FRAC:
+        return None
+    train = loaders.train()
+    at = at or (train.created_at if train else None)
+    name = (train.sampler_class if train else "") or "the sampler"
+    return Found(
+        summary=(
+            f"Choosing the samples of the batches{where(at)} takes {percent(share)} of the training"
+            " thread's time: no worker does that."
+        ),
+        evidence=(
+            frac("samples that choose", share, "sample"),
+            text("sampler", name, "probe"),
+        ),
+        fix=Fix(
+            f"Draw the order of an epoch once{where(at)}, with one tensor call, and cut it into"
+            " batches; or draw only as many numbers as a batch needs.",
+            "review",
+            action="Draw the order once per epoch",
+            code="order = torch.randperm(len(dataset)).split(batch_size)  # once per epoch",
+        ),
+        gain=Gain(
+            least * LOW_END_FRAC * budget.step_ns,
+            most * budget.step_ns,
+            f"high end: without it; low end: at half its cost;"
+            f" {sampling_range(stacks.samples, least, most)}.",
+            DATA_WAIT,
+        ),
+        at=at,
+    )
+
+
+def _choosing(trees: CallTrees) -> tuple[float, Place | None]:
+    """The share of the samples that ask a sampler, and the user's innermost line with most."""
+    share = 0.0
+    lines: dict[Place, float] = defaultdict(float)
+    inside: list[bool] = []  # a frame's caller comes before it
+    for frame in trees.training:
+        above = frame.parent >= 0 and inside[frame.parent]
+        asks = frame.name.endswith(_ASKS) and frame.file.endswith(_LOADER_FILE)
+        inside.append(above or asks)
+        if asks and not above:
+            share += frame.frac
+        if above and frame.user:
+            here = Place(file=frame.file, line=frame.line, function=frame.name)
+            lines[here] = max(lines[here], frame.frac)
+    most = max(lines.values(), default=0.0)
+    # Of a line and those that it calls the innermost with as many samples.
+    return share, next(
+        (x for x in reversed(lines) if lines[x] >= (1 - NOTICEABLE_FRAC) * most), None
+    )
+
+
+def fires() -> Evidence:
+    """A permutation of all windows for each batch."""
+    return _drawing(0.6)
+
+
+def clear() -> Evidence:
+    return _drawing(0.01)
+
+
+def _drawing(share: float) -> Evidence:
+    torch = f"/opt/lib/{_LOADER_FILE}"
+    frames = (
+        CallFrame(name="main", file=at(60).file, line=60, parent=-1, frac=1.0, user=True),
+        CallFrame(name="_next_data", file=torch, line=0, parent=0, frac=0.7, user=False),
+        CallFrame(name=f"_BaseDataLoaderIter.{_ASKS}", file=torch, line=0, parent=1, frac=share,
+                  user=False),
+        CallFrame(name="Windows.__iter__", file=at(49).file, line=49, parent=2, frac=share,
+                  user=True),
+    )  # fmt: skip
+    step = budget(data_wait_cpu=70, forward=10, backward=20)
+    return Evidence().add(step, loaders(), stacks(), CallTrees(training=frames, workers=()))
