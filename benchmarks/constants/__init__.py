@@ -16,7 +16,9 @@ Figures = dict[str, float]
 # Which of the figures the constant is, or that it lies between the least and the most.
 Is = Literal["least", "most", "median", "between"]
 
-SUBJECTS = ("attention", "calls", "loading", "models", "optimizers", "processes", "twins")
+SUBJECTS = (
+    "attention", "calls", "contracted", "loading", "models", "optimizers", "processes", "twins",
+)  # fmt: skip
 
 
 class Measure(NamedTuple):

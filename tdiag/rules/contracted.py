@@ -1,11 +1,17 @@
-"""The time of large tensors that are made and reduced again, with their backward (TD721, TD730)."""
+"""The time of large tensors that are made and reduced again, with their backward (TD721, TD730,
+TD734, TD735)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tdiag.evidence.steps import Phases
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.model.diagnosis import Measure
+from tdiag.model.place import Place
+from tdiag.rules import fixed_cost
+from tdiag.rules.base import Gain, count, ns
 from tdiag.rules.fixed_cost import backward_share, most_of_backward, part_of_phases
 
 
@@ -28,3 +34,48 @@ def with_more_backward(spent: dict[str, float], phases: Phases) -> float:
     backward = spent.get("backward", 0.0)
     most = wall * most_of_backward(backward / wall) if wall else 0.0
     return sum(spent.values()) - backward + most
+
+
+@dataclass(frozen=True)
+class Contracted:
+    """All lines of one kind of such calls. ``ns``: with their backward, per step; ``at``: the line
+    with most of it."""
+
+    ns: float
+    most_ns: float
+    parts: tuple[str, ...]
+    calls: float
+    at: Place
+
+    def gain(self, low_times: float, high_times: float) -> Gain:
+        """Of another expression, which was this many times as fast in measurements."""
+        return Gain(
+            self.ns * (1 - 1 / low_times),
+            self.most_ns * (1 - 1 / high_times),
+            "low and high end: the least and the most that this saved in measurements; at the high"
+            f" end backward takes up to {fixed_cost.BACKWARD_TIMES:.0f} times as long as for other"
+            " calls.",
+            self.parts,
+        )
+
+
+def found_in(budget: Budget, phases: Phases, ops: Ops, kind: str) -> Contracted | None:
+    """The calls of this kind (``OpLine.contraction``); None without any, and on a device, whose
+    time the host's clock does not show."""
+    lines = [line for line in ops.lines if line.contraction == kind]
+    if budget.has_device or not lines:
+        return None
+    spent = contracted_ns(lines, phases, ops)
+    total = sum(spent.values())
+    if not total:
+        return None
+    worst = max(lines, key=lambda line: line.contracted_ns)
+    most, calls = with_more_backward(spent, phases), sum(line.calls for line in lines)
+    return Contracted(total, most, tuple(spent), calls, worst.at)
+
+
+def evidence_of(found: Contracted) -> tuple[Measure, ...]:
+    return (
+        ns("making, reducing, and their backward", found.ns, "baseline"),
+        count("torch calls of these lines", found.calls, "ops", "per_step"),
+    )

@@ -35,10 +35,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.contracted import contracted_ns, with_more_backward
+from tdiag.rules.base import Found, where
+from tdiag.rules.contracted import evidence_of, found_in
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES
 from tdiag.units import duration, percent
 
 CODE = "TD730"
@@ -61,42 +60,27 @@ OUTER_HIGH = Threshold(
 
 
 def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
-    lines = [line for line in ops.lines if line.contraction == "outer"]
-    if budget.has_device or not lines:
-        return None  # the host's clock does not show the calls' time on a device
-    spent = contracted_ns(lines, phases, ops)
-    total = sum(spent.values())
-    if not total:
+    found = found_in(budget, phases, ops, "outer")
+    if found is None:
         return None
-    worst = max(lines, key=lambda line: line.contracted_ns)
     return Found(
         summary=(
-            f"An outer product is written out and reduced again, most of it{where(worst.at)}:"
-            f" {duration(total)} per step with its backward ({percent(total / budget.step_ns)})."
+            f"An outer product is written out and reduced again, most of it{where(found.at)}:"
+            f" {duration(found.ns)} per step with its backward"
+            f" ({percent(found.ns / budget.step_ns)})."
         ),
-        evidence=(
-            ns("making, reducing, and their backward", total, "baseline"),
-            count("torch calls of these lines", sum(line.calls for line in lines), "ops",
-                  "per_step"),
-        ),
+        evidence=evidence_of(found),
         fix=Fix(
-            f"Multiply in another order, so that the outer product{where(worst.at)} is never made:"
+            f"Multiply in another order, so that the outer product{where(found.at)} is never made:"
             " first the factor that the result needs, then the other. Accumulated ones: in blocks.",
             "review",
             action="Multiply in another order than by the outer product",
             code="# x @ torch.kron(a, b)\n"
             "y = torch.einsum('tij,ik,jl->tkl', x.unflatten(1, (len(a), len(b))), a, b).flatten(1)",
         ),
-        gain=Gain(
-            total * (1 - 1 / OUTER_LOW),
-            with_more_backward(spent, phases) * (1 - 1 / OUTER_HIGH),
-            "low and high end: the least and the most that another order saved in measurements; at"
-            f" the high end backward takes up to {BACKWARD_TIMES:.0f} times as long as for other"
-            " calls.",
-            tuple(spent),
-        ),
-        at=worst.at,
-    )  # fmt: skip
+        gain=found.gain(OUTER_LOW, OUTER_HIGH),
+        at=found.at,
+    )
 
 
 def fires() -> Evidence:

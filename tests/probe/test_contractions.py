@@ -11,6 +11,9 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from .harness import watch_code
 
 EACH, COMPARED, OUTER = "weight.flatten()[:600]", "comparison", "outer"
+DIAGONAL, ENLARGED = "diagonal", "enlarged"
+VARIANCES = "torch.diag_embed(x.square() + 1)"
+LARGER = "F.interpolate(x.view(2, 16, 8, 8), scale_factor=8)"
 SCRIPT = """
 import torch
 from torch import einsum as e
@@ -69,6 +72,11 @@ def line_of(folder: Path, made: str) -> OpLine:
             " weight[:4].flatten())",
             OUTER,
         ),
+        ("torch.diag(weight.flatten()[:200]) @ torch.randn(200, 8)", DIAGONAL),
+        (f"torch.linalg.solve(2 * {VARIANCES}, x[..., None] * weight[0, 0])", DIAGONAL),
+        (f"torch.linalg.cholesky({VARIANCES}).slogdet()[1] * weight[0, 0]", DIAGONAL),
+        (f"torch.distributions.MultivariateNormal(x @ weight, {VARIANCES}).log_prob(x)", DIAGONAL),
+        (f"F.conv2d({LARGER}, weight[:8, :16, None, None])", ENLARGED),
     ],
 )
 def test_spread_and_summed(tmp_path: Path, made: str, kind: str) -> None:
@@ -92,6 +100,13 @@ def test_spread_and_summed(tmp_path: Path, made: str, kind: str) -> None:
         f"torch.outer(t, {EACH})[0, :64] @ weight",
         "e('td,ed->te', weight.repeat(9, 1), weight.repeat(9, 1)) @ weight.repeat(9, 1)",
         "(x @ weight[:, :4]) @ weight[:4].repeat(1, 99) @ torch.randn(6336, 4)",  # two layers
+        f"({VARIANCES} + torch.ones(64, 64)) @ weight",  # full
+        f"torch.linalg.solve(torch.randn(32, 64, 64), {VARIANCES}) * weight",  # an inverse
+        f"{VARIANCES}.view(32, 4096) @ weight.repeat(64, 1)",  # rows of a feature map
+        "torch.diag(weight) * x",  # the diagonal of a matrix
+        f"F.conv2d({LARGER}.relu(), weight[:8, :16, None, None])",
+        f"F.conv2d({LARGER}, weight[:32, :16, None, None])",  # to more channels
+        f"F.conv2d({LARGER}, weight.view(-1)[:1152].view(8, 16, 3, 3))",
     ],
 )
 def test_what_one_call_does_not_replace(tmp_path: Path, made: str) -> None:

@@ -7,6 +7,8 @@ cumulative sum give as well; what it counts, sorting alone.
 
 And outer products: ``x @ kron(a, b)``, or the cumulative sum of ``einsum("td,te->tde", k, v)``
 times ``q``. Multiplied in another order, or block by block, the large tensor is never made.
+Diagonal matrices: ``diag(v) @ w`` is ``v[:, None] * w``. And maps that are made larger before a
+convolution of single pixels, with fewer channels, that gives the same on the small map.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from .frozen_weights import MOST_TRACKED, tensors_in
 if TYPE_CHECKING:
     from .lines import LineCalls
 
-PRODUCT, DIFFERENCE, COMPARISON, OUTER = "product", "difference", "comparison", "outer"
+PRODUCT, DIFFERENCE, COMPARISON = "product", "difference", "comparison"
+OUTER, DIAGONAL, ENLARGED = "outer", "diagonal", "enlarged"
 SPREADS = {
     "mul": PRODUCT, "__mul__": PRODUCT, "__rmul__": PRODUCT, "multiply": PRODUCT,
     "sub": DIFFERENCE, "__sub__": DIFFERENCE, "__rsub__": DIFFERENCE, "subtract": DIFFERENCE,
@@ -31,6 +34,8 @@ SPREADS = {
          "greater", "greater_equal"), COMPARISON,
     ),
     "kron": OUTER, "outer": OUTER, "ger": OUTER, "einsum": OUTER,
+    "diag": DIAGONAL, "diag_embed": DIAGONAL, "diagflat": DIAGONAL,
+    "interpolate": ENLARGED, "upsample": ENLARGED,
 }  # fmt: skip
 # Calls on it before it is summed.
 BETWEEN = {
@@ -47,6 +52,14 @@ BETWEEN = {
         "expand", "add", "__add__", "__radd__", "sub", "__sub__", "neg", "__neg__", "mul",
         "__mul__", "__rmul__", "div", "__truediv__",
     },
+    # The result is diagonal as well.
+    DIAGONAL: {
+        "expand", "reshape", "view", "transpose", "contiguous", "clone", "to", "unsqueeze",
+        "squeeze", "mul", "__mul__", "__rmul__", "div", "__truediv__", "neg", "__neg__", "sqrt",
+        "pow", "__pow__", "cholesky", "linalg_cholesky", "inverse", "linalg_inv", "matrix_exp",
+        "linalg_matrix_exp",
+    },
+    ENLARGED: set(),
 }  # fmt: skip
 PRODUCTS = ("mul", "__mul__", "__rmul__", "div", "__truediv__")
 SUMS = {
@@ -57,9 +70,20 @@ SUMS = {
         "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "einsum", "addmm",
         "baddbmm", "linalg_solve", "solve",
     },
+    DIAGONAL: {
+        "linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "baddbmm",
+        "det", "linalg_det", "logdet", "slogdet", "linalg_slogdet", "linalg_cholesky_ex",
+        "linalg_solve", "linalg_solve_triangular", "cholesky_solve", "linalg_eigh",
+        "linalg_eigvalsh",
+    },
+    ENLARGED: {"conv1d", "conv2d", "conv3d"},
 }  # fmt: skip
 # Elements of a tensor; with fewer, a single call gained little or nothing.
-FEWEST = {PRODUCT: 1 << 16, DIFFERENCE: 1 << 16, COMPARISON: 1 << 18, OUTER: 1 << 16}
+FEWEST = {
+    PRODUCT: 1 << 16, DIFFERENCE: 1 << 16, COMPARISON: 1 << 18, OUTER: 1 << 16,
+    DIAGONAL: 1 << 14, ENLARGED: 1 << 16,
+}  # fmt: skip
+WHOLE = (OUTER, DIAGONAL)  # what uses one may have further large inputs
 LARGER = 8  # times its inputs: smaller results come from a bias or a mask, not from all pairs
 
 
@@ -77,17 +101,17 @@ class Contractions:
         self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, elapsed: int
     ) -> None:
         """A call returned; ``line`` made it."""
-        if not isinstance(result, torch.Tensor) or not args:
+        if not args:
             return
         given = list(tensors_in(args, kwargs))
         large = [x for value in given if (x := self.spread.get(id(value))) and x[0]() is value]
         if len(large) == 1:
             self._used(name, args, kwargs, given, result, large[0], (line, elapsed))
         elif large and name not in PRODUCTS and all(x[1] == OUTER for x in large):
-            self._outer(name, result, large, (line, elapsed))
+            self._whole(name, OUTER, args, result, large, (line, elapsed))
         elif name in SPREADS and (name != "einsum" or _is_outer(args)):
             most = max(map(_stored, given), default=0)
-            if result.numel() >= LARGER * max(most, 1):
+            if isinstance(result, torch.Tensor) and result.numel() >= LARGER * max(most, 1):
                 self._keep(result, SPREADS[name], ((line, elapsed),))
 
     def _used(
@@ -97,9 +121,11 @@ class Contractions:
         """A call with one large tensor."""
         mine, kind, calls = large[0](), large[1], (*large[2], call)
         rows = all(_row(value) for value in given if value is not mine)
-        if kind == OUTER and (rows or name in SUMS[OUTER]):
-            self._outer(name, result, [large], call)
-        if kind == OUTER or not rows:
+        if kind in WHOLE and (rows or name in SUMS[kind]):
+            self._whole(name, kind, args, result, [large], call)
+        if kind == ENLARGED and name in SUMS[kind] and _narrows(given):
+            _count(calls, kind)
+        if kind in (*WHOLE, ENLARGED) or not rows:
             return
         along = kwargs.get("dim", args[1] if len(args) > 1 else None) is not None
         if name in BETWEEN[kind]:
@@ -107,19 +133,25 @@ class Contractions:
         elif name in SUMS[kind] and args[0] is mine and along:
             _count(calls, kind)
 
-    def _outer(
-        self, name: str, result: Any, large: list[Spread], call: tuple[LineCalls, int]
+    def _whole(
+        self, name: str, kind: str, args: Any, result: Any, large: list[Spread],
+        call: tuple[LineCalls, int],
     ) -> None:  # fmt: skip
-        """A call with outer products. Making one counts at its first use."""
+        """A call with outer products or a diagonal matrix. Making one counts at its first use."""
         calls = (*(made for x in large for made in x[2]), call)
-        if name in SUMS[OUTER]:
-            _count(calls, OUTER)
-            for made, kind, _ in large:
+        mine = large[0][0]()
+        if name in SUMS[kind]:
+            if "solve" in name and args[0] is not mine:
+                return  # the right-hand side: an inverse is wanted
+            _count(calls, kind)
+            for made, _, _ in large:
                 self.spread[id(made())] = made, kind, ()
-        elif name in BETWEEN[OUTER]:
-            self._keep(result, OUTER, calls)
+        elif name in BETWEEN[kind] and (kind == OUTER or result.shape[-2:] == mine.shape[-2:]):
+            self._keep(result, kind, calls)
 
     def _keep(self, result: Any, kind: str, calls: tuple[tuple[LineCalls, int], ...]) -> None:
+        if not isinstance(result, torch.Tensor):
+            return
         if len(self.spread) < MOST_TRACKED and result.numel() >= FEWEST[kind]:
             self.spread[id(result)] = weakref.ref(result), kind, calls
 
@@ -128,6 +160,12 @@ def _is_outer(args: Any) -> bool:
     """Whether an einsum sums nothing: all letters of its inputs are in its output."""
     given, arrow, made = str(args[0]).partition("->")
     return bool(arrow) and set(given) - set(", .") <= set(made)
+
+
+def _narrows(given: list[Any]) -> bool:
+    """Whether a convolution of single pixels has fewer channels than its input."""
+    _, weight, *_ = given
+    return math.prod(weight.shape[2:]) == 1 and bool(weight.shape[0] < weight.shape[1])
 
 
 def _count(calls: tuple[tuple[LineCalls, int], ...], kind: str) -> None:
