@@ -37,10 +37,10 @@ from tdiag.evidence.ranks import REDUCER, CollectiveLine, Collectives, Communica
 from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, bytes_, count, held, ns, text, where
 from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
 from tdiag.rules.stragglers import abstain_unless_alone
+from tdiag.rules.thresholds import LARGE_WAIT_FRAC
 from tdiag.units import duration, per_step, percent
 
 CODE = "TD903"
@@ -53,12 +53,6 @@ AFTER = {
 
 
 FSDP = "torch.distributed.fsdp"
-LARGE_WAIT_FRAC = Threshold(
-    0.2,
-    "of the step",
-    "As for waiting for input: TensorFlow's analysis calls a program highly bound by it from 20 %"
-    " on. On CPUs, jobs of two ranks with nothing to mend waited 14 and 15 %.",
-)
 _OVERLAP = "high end: all of it overlaps with backward; low end: nothing, if a rank is late."
 _ASYNC = (
     "work = torch.distributed.all_reduce(tensor, async_op=True)\n"

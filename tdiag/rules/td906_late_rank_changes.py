@@ -18,7 +18,7 @@ ranks.
 
 ## How the gain is computed
 High end: all of this waiting, if all ranks arrive together. Low end: nothing, if no order of the
-data makes steps similar.
+data makes steps similar. On a CPU, a wait of less than a fifth of the step gets no gain.
 
 ## When this advice is wrong
 A few traced steps may have caught rare moments. The hosts or the network may be late instead of the
@@ -36,6 +36,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, count, held, ns
 from tdiag.rules.examples import MS, budget, changing_late_rank, device_time
 from tdiag.rules.stragglers import abstain_unless_alone, changing_waits
+from tdiag.rules.thresholds import LARGE_WAIT_FRAC
 
 CODE = "TD906"
 NAME = "late-rank-changes"
@@ -89,7 +90,9 @@ def check(
             "high end: all ranks arrive together; low end: nothing, if no order does that.",
             ("comm",),
             high_cuts={"comm": 1 - ranks.changing_ns / exposed},
-        ),
+        )
+        if budget.has_device or cost >= LARGE_WAIT_FRAC * budget.step_ns
+        else None,
     )
 
 

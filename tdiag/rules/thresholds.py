@@ -52,6 +52,12 @@ MIN_OPTIMIZER_FRAC = Threshold(
     "At a tenth of the step, the smallest speedup measured for the fix (1.45×) makes the step 1.03×"
     " faster, little more than the ±1.4 % by which a program differs from itself.",
 )
+LARGE_WAIT_FRAC = Threshold(
+    0.2,
+    "of the step",
+    "As for waiting for input: TensorFlow's analysis calls a program highly bound by it from 20 %"
+    " on. On CPUs, ranks with nothing to mend waited 14 and 15 % of a step for each other.",
+)
 
 # The loader's queue.
 DEFAULT_PREFETCH = Threshold(

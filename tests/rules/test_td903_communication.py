@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.ranks import REDUCER
@@ -40,6 +42,16 @@ def test_of_communication_on_a_cpu_only_what_is_no_waiting_can_be_won() -> None:
     found = run_rule(EXPOSED, on_cpu(40).add(changing_late_rank(10, 30)))
     assert isinstance(found, Finding)
     assert found.at_best_ns == 10 * MS
+
+
+@pytest.mark.parametrize(("waited_ms", "promised"), [(14, False), (16, True)])
+def test_of_a_short_wait_on_a_cpu_nothing_is_promised(waited_ms: float, promised: bool) -> None:
+    """Beside 60 ms of computing. Two ranks on one machine wait for each other, whatever they do."""
+    found = run_rule(EXPOSED, on_cpu(waited_ms))
+    assert isinstance(found, Finding) and (found.speedup is not None) is promised
+    turns = changing_late_rank(0, waited_ms)
+    late = run_rule(find("TD906"), on_cpu(waited_ms).add(turns))
+    assert isinstance(late, Finding) and (late.speedup is not None) is promised
 
 
 def test_communication_that_no_one_saw_is_not_judged() -> None:
