@@ -84,9 +84,12 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
 def written_in_forward(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
-    """Lines of the forward and of the loss whose value is only written: a metric for the log."""
-    within = [x for x in stacks.training if phase_of(x, ops) in FORWARD] if stacks else []
+    """Lines of the forward and of the loss whose value is only written: a metric for the log. None
+    where torch calls were not counted: then it is unknown which lines train."""
+    if stacks is None or ops is None:
+        return []
     called = _Callers.of(ops, trees)
+    within = (line for line in stacks.training if phase_of(line, ops) in FORWARD)
     return [line for line in within if _written_at(line, called)]
 
 

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from tdiag.diagnose.costs import weigh
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.diagnose.verdict import judge
-from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, environment, op_line, ops, phases, stack, stacks
+from tdiag.rules.log_lines import written_in_forward
 
 SOURCE = """\
 def hit_rate(users, catalogue):
@@ -159,3 +160,8 @@ def test_what_trains_is_not_made_for_what_is_written_of_it(
         op_line(last, "optimizer", 3, at=at(last, frames[-1][0]), elapsed_ns=2 * MS),
     )  # fmt: skip
     assert run_rule(find("TD804"), evidence) is None
+    # Without counted calls it is unknown which line trains.
+    seen = evidence.get(Stacks)
+    assert seen is not None
+    forward = replace(seen, training=tuple(replace(x, phase="forward") for x in seen.training))
+    assert written_in_forward(forward, None, evidence.get(CallTrees)) == []
