@@ -105,4 +105,5 @@ OUTER = Waste(
         return self.head(x.flatten(1).relu())
 """
     },
+    one_core=True,
 )
