@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -167,7 +166,7 @@ class Inspection:
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         return {id(p) for group in groups for p in group["params"] if p.requires_grad}
 
-    def _unused_gradients(self, optimizers: Iterable[Any]) -> list[tuple[int, int, int]]:
+    def _unused_gradients(self, optimizers: list[Any]) -> list[tuple[int, int, int]]:
         """``[module, numbers, of them with state]``, for each module the numbers in parameters that
         have a gradient and that no optimizer updates: they belong to none, or their group's
         learning rate is 0; the latter are those whose state an optimizer still updates. Left
@@ -175,7 +174,9 @@ class Inspection:
         updates by hand (their values change), those that did not exist at the last look, and
         16-bit parameters and parameters if none of the modules' is in an optimizer, because the
         optimizer may have copies."""
-        held, theirs = updated(optimizers), updated(optimizers, idle=True)
+        held = updated(optimizers)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        theirs = {id(p) for group in groups for p in group["params"]}
         models = [(number, list(module.parameters())) for number, module in self.alive()]
         if watched_by_script() or not any(id(p) in held for _, all_of in models for p in all_of):
             return []

@@ -221,10 +221,10 @@ def ddp_settings(ddp: Any) -> dict[str, Any]:
     }
 
 
-def updated(optimizers: Iterable[Any], idle: bool = False) -> set[int]:
-    """Ids of the parameters in a group whose learning rate is not 0; ``idle``: in any group."""
+def updated(optimizers: Iterable[Any]) -> set[int]:
+    """Ids of the parameters in a group whose learning rate is not 0."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return {id(p) for group in groups if idle or learning_rate(group) != 0 for p in group["params"]}
+    return {id(p) for group in groups if learning_rate(group) != 0 for p in group["params"]}
 
 
 def learning_rate(group: dict[str, Any]) -> float | None:

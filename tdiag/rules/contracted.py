@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
 from tdiag.rules import fixed_cost
 from tdiag.rules.base import Gain, count, ns
+from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import backward_share, most_of_backward, part_of_phases
 
 
@@ -79,3 +81,15 @@ def evidence_of(found: Contracted) -> tuple[Measure, ...]:
         ns("making, reducing, and their backward", found.ns, "baseline"),
         count("torch calls of these lines", found.calls, "ops", "per_step"),
     )
+
+
+def example(kind: str) -> Evidence:
+    """A step most of which are such calls; "": as long, but of another kind."""
+    mine = op_line(
+        9, "forward", 3, grad_calls=3.0, elapsed_ns=2.3e6,
+        contracted_ns=2.2e6 if kind else 0.0, contraction=kind,
+    )  # fmt: skip
+    rest = op_line(10, "forward", 2, grad_calls=2.0, elapsed_ns=0.1e6)
+    step = budget(forward=3.6, backward=3.5, optimizer=0.4)
+    clean = phases(forward=3.6, backward=3.5, optimizer=0.4)
+    return Evidence().add(step, clean, ops(mine, rest))

@@ -77,7 +77,7 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
         or (not called.trains_in(line.at) and only_writes(line.at))
         or (_written_at(line, called) and not of_weights(line, called.frames, called.loops))
     ]
-    found += written_in_forward(stacks, ops, trees)
+    found += _written_in_forward(stacks, ops, called)
     return sorted(found, key=lambda line: -line.self_frac)
 
 
@@ -86,9 +86,12 @@ def written_in_forward(
 ) -> list[StackLine]:
     """Lines of the forward and of the loss whose value is only written: a metric for the log. None
     where torch calls were not counted: then it is unknown which lines train."""
-    if stacks is None or ops is None:
+    return [] if stacks is None else _written_in_forward(stacks, ops, _Callers.of(ops, trees))
+
+
+def _written_in_forward(stacks: Stacks, ops: Ops | None, called: _Callers) -> list[StackLine]:
+    if ops is None:
         return []
-    called = _Callers.of(ops, trees)
     within = (line for line in stacks.training if phase_of(line, ops) in FORWARD)
     return [line for line in within if _written_at(line, called)]
 

@@ -41,7 +41,7 @@ from tdiag.units import percent
 CODE = "TD225"
 NAME = "sampler-takes-long"
 CLASS = "cpu"
-UNTRIED = "the sampler is the script's own; `--freeze` of it bounds the gain"
+UNTRIED = "the sampler must be rewritten; `ceiling.data` bounds the gain"
 
 # The method of DataLoader's iterators that asks the sampler, in torch/utils/data/dataloader.py.
 _ASKS = "_next_index"

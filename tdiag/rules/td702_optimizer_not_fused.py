@@ -90,7 +90,8 @@ ADAM_PASSES = Threshold(
 SGD_PASSES = Threshold(
     0.37, "of the kernels' time", f"{_PASSES} SGD with momentum 8 and 5; 1 − 5 ÷ 8 = 0.375."
 )
-_TORCH = re.compile(r"(^|/)torch/")
+# Torch, and the standard library, which torch calls: ``functools`` in each scheduled step.
+_TORCH = re.compile(r"(^|/)torch/|/python3\.\d+/(?!(site|dist)-packages/)")
 # Optimizers of torch with a fused form.
 FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 # Adagrad's fused form is only for the CPU (torch.optim.Adagrad's documentation).

@@ -32,12 +32,11 @@ from __future__ import annotations
 
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where
-from tdiag.rules.contracted import evidence_of, found_in
-from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.contracted import evidence_of, example, found_in
 from tdiag.units import duration, percent
 
 CODE = "TD730"
@@ -84,18 +83,8 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
 
 
 def fires() -> Evidence:
-    return _layer(2.2e6)
+    return example("outer")
 
 
 def clear() -> Evidence:
-    """A matrix product."""
-    return _layer(0.0)
-
-
-def _layer(contracted: float) -> Evidence:
-    mine: OpLine = op_line(9, "forward", 3, grad_calls=3.0, elapsed_ns=2.3e6,
-                   contracted_ns=contracted, contraction="outer" if contracted else "")  # fmt: skip
-    rest = op_line(10, "forward", 2, grad_calls=2.0, elapsed_ns=0.1e6)
-    step = budget(forward=3.6, backward=3.5, optimizer=0.4)
-    clean = phases(forward=3.6, backward=3.5, optimizer=0.4)
-    return Evidence().add(step, clean, ops(mine, rest))
+    return example("")

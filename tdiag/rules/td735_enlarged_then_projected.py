@@ -31,8 +31,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, where
-from tdiag.rules.contracted import evidence_of, found_in
-from tdiag.rules.examples import budget, op_line, ops, phases
+from tdiag.rules.contracted import evidence_of, example, found_in
 from tdiag.units import duration, percent
 
 CODE = "TD735"
@@ -77,19 +76,8 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
 
 
 def fires() -> Evidence:
-    return _made("enlarged")
+    return example("enlarged")
 
 
 def clear() -> Evidence:
-    return _made("")
-
-
-def _made(contraction: str) -> Evidence:
-    mine = op_line(
-        9, "forward", 3, grad_calls=3.0, elapsed_ns=2.3e6,
-        contracted_ns=2.2e6 if contraction else 0.0, contraction=contraction,
-    )  # fmt: skip
-    rest = op_line(10, "forward", 2, grad_calls=2.0, elapsed_ns=0.1e6)
-    step = budget(forward=3.6, backward=3.5, optimizer=0.4)
-    clean = phases(forward=3.6, backward=3.5, optimizer=0.4)
-    return Evidence().add(step, clean, ops(mine, rest))
+    return example("")

@@ -36,6 +36,7 @@ from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, stacks
 from tdiag.rules.loop_lines import check_samples
+from tdiag.rules.td702_optimizer_not_fused import updating_frac
 from tdiag.rules.td710_optimizer_loops_over_tensors import FOREACH_LOW
 from tdiag.units import percent, plural
 
@@ -49,7 +50,6 @@ MIN_OPTIMIZERS = Threshold(
     "optimizers made at one line",
     "Heuristic: adversarial models and agents have two to five, one for each model.",
 )
-_OPTIM = "/torch/optim/"
 
 
 def check(budget: Budget, optimizers: Optimizers, stacks: Stacks, trees: CallTrees) -> Found | None:
@@ -58,7 +58,7 @@ def check(budget: Budget, optimizers: Optimizers, stacks: Stacks, trees: CallTre
     if number < MIN_OPTIMIZERS or budget.has_device:
         return None
     check_samples(stacks)
-    share = _in_optimizers(trees)
+    share = updating_frac(trees)
     least, most = known_to(share, stacks.samples)
     if least < NOTICEABLE_FRAC:
         return None
@@ -93,18 +93,6 @@ def check(budget: Budget, optimizers: Optimizers, stacks: Stacks, trees: CallTre
     )
 
 
-def _in_optimizers(trees: CallTrees) -> float:
-    """The share of the training thread's samples in ``torch.optim``, 0..1."""
-    inside: list[bool] = []  # a frame's caller comes before it
-    share = 0.0
-    for frame in trees.training:
-        above = frame.parent >= 0 and inside[frame.parent]
-        here = _OPTIM in frame.file
-        share += frame.frac if here and not above else 0.0
-        inside.append(above or here)
-    return min(1.0, share)
-
-
 def fires() -> Evidence:
     """One for each of 364 tensors, stepped by hooks within backward."""
     return _updated(364)
@@ -116,7 +104,7 @@ def clear() -> Evidence:
 
 
 def _updated(number: int) -> Evidence:
-    optim = f"/opt/lib{_OPTIM}optimizer.py"
+    optim = "/opt/lib/torch/optim/optimizer.py"
     frames = (
         CallFrame(name="main", file=at(101).file, line=101, parent=-1, frac=1.0, user=True),
         CallFrame(name="update", file=at(71).file, line=71, parent=0, frac=0.6, user=True),

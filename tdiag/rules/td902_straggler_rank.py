@@ -131,7 +131,7 @@ _WHY = {
         " CLOCK,PERFORMANCE",
     ),
 }
-_SHARED = ("data", "work", "alone")  # reasons that the other ranks could take their part of
+_SHARED = ("data", "work", "alone")  # what the other ranks can take a part of
 _ELSE = (
     "Find what slows down the late rank",
     "compare its cores and what else runs on its host, and look for work that only it does",

@@ -33,6 +33,7 @@ def test_an_update_and_its_schedule_count_once_each() -> None:
         frame("step", "/opt/lib/torch/optim/lr_scheduler.py", 0, 0.3),
         frame("step", "/opt/lib/torch/optim/optimizer.py", 1, 0.3),
         frame("adam", "/opt/lib/torch/optim/adam.py", 2, 0.2),
+        frame("update_wrapper", "/opt/lib/python3.11/functools.py", 1, 0.1),  # torch calls it
         frame("zero_grad", "/opt/lib/torch/optim/optimizer.py", 0, 0.1),
         frame("forward", "/opt/lib/torch/nn/modules/linear.py", 0, 0.4),
     )
