@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
+from tdiag.diagnose.line_classes import Spot, classes_of_lines
 from tdiag.diagnose.sampled_lines import above, explain_by_lines, preparing_line
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.feeding import Loaders
@@ -19,8 +20,8 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS, moves_memory
-from tdiag.rules.log_lines import described, logging_spots, written_in_forward
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
+from tdiag.rules.log_lines import written_in_forward
 from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import MIN_SAMPLES
 
@@ -74,9 +75,7 @@ class Costs:
     # The line that called the framework whose loop explains the time around the step.
     by_framework: StackLine | None = None
     by_workers: float = 0.0  # share of the step that computing waits for cores of the own workers
-    # Lines that mostly write logs, or make what is only logged.
-    logging: set[tuple[str, int]] = field(default_factory=set)
-    moving: set[tuple[str, int]] = field(default_factory=set)  # lines that mostly copy tensors
+    of_lines: dict[Spot, str] = field(default_factory=dict)  # classes of their own
     unseen: bool = False  # no evidence shows which lines take the time
 
     @property
@@ -89,12 +88,9 @@ class Costs:
         return max(self.unknown, key=lambda name: self.unknown[name])
 
     def class_of(self, finding: Finding) -> str:
-        """The finding's class; that of logging or of memory for overhead at a line that writes logs
-        or copies large tensors."""
-        spot = finding.location.spot if finding.location and finding.cls == "overhead" else None
-        if spot in self.logging:
-            return "logging"
-        return "memory" if spot in self.moving else finding.cls
+        """The finding's class; for overhead that of its line, if it has one."""
+        at = finding.location if finding.cls == "overhead" else None
+        return self.of_lines.get(at.spot, finding.cls) if at else finding.cls
 
     def add(self, cls: str, ns: float) -> None:
         if ns > 0:
@@ -119,7 +115,7 @@ def family_of(cls: str) -> str:
 def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Costs:
     """The cost of every class. A class that the budget does not measure costs the high end of its
     most expensive finding."""
-    costs = Costs(budget.step_ns, logging=_logging(evidence), moving=_moving(evidence))
+    costs = Costs(budget.step_ns, of_lines=classes_of_lines(evidence))
     _from_budget(costs, evidence, budget)
     # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
     before = {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()
@@ -130,7 +126,11 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
         on_batch = cls == "overhead" and at is not None and at.spot in before
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
-            high -= high * _in_preparing(finding, evidence, budget, on_batch)
+            prepares = high * _in_preparing(finding, evidence, budget, on_batch)
+            if cls == "python_loss":  # before the model is called, but it makes no batch
+                costs.by_class["cpu"] = max(0.0, costs.by_class.get("cpu", 0.0) - prepares)
+            else:
+                high -= prepares
             costs.by_class[cls] = max(costs.by_class.get(cls, 0.0), high)
         if finding.speedup and not finding.advisory:
             unprepared = costs.unknown.get("prepare", 0.0)
@@ -154,19 +154,6 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
-
-
-def _logging(evidence: Evidence) -> set[tuple[str, int]]:
-    stacks = evidence.get(Stacks)
-    made = described(stacks, evidence.get(Ops), evidence.get(CallTrees))
-    return logging_spots(stacks) | {line.at.spot for line in made}
-
-
-def _moving(evidence: Evidence) -> set[tuple[str, int]]:
-    ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
-    if ops is None or dispatch is None:
-        return set()
-    return {x.at.spot for x in ops.lines if moves_memory(x, dispatch)}
 
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:

@@ -206,16 +206,16 @@ def _speedup(
     low: int, high: int, budget: Budget | None, times: float, error: float
 ) -> Speedup | None:
     """The step shrinks by the recoverable share and the rest stays (Amdahl). Without a device, the
-    high end also counts that the rest gets faster, its sampling ``error`` (ns), the absence of
-    tdiag's hooks, and that two runs of a program differ (by no more than what goes)."""
+    high end also counts that the rest gets faster, the absence of tdiag's hooks and, by no more
+    than what goes, the rest's sampling ``error`` (ns) and that two runs of a program differ."""
     if budget is None:
         return None
     rest = budget.step_ns - high
     cold = times * COLD_CACHES_NS * min(1.0, high / times / EVICTING_NS)
     freed = FREED_FRAC * rest * high / budget.step_ns
     faster = max(freed, min(cold, COLD_CACHES_FRAC * rest))
-    differs = min(RUNS_DIFFER_FRAC * rest, high)
-    most = high if budget.has_device else high + min(rest, faster + error + differs + HOOKS_NS)
+    differs = min(RUNS_DIFFER_FRAC * rest + error, high)
+    most = high if budget.has_device else high + min(rest, faster + differs + HOOKS_NS)
     return Speedup(*(round(_faster(ns, budget), 3) for ns in (low, most)))
 
 

@@ -54,7 +54,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # result depends on the batch alone; calls that repeat one of the same step on the same tensors,
     # and those of them in a parametrization (torch.nn.utils.parametrize) of a weight; products of
     # which at most half is used, and what is made of their elements, times the share that is not
-    # used; calls on a sequence of which a part was computed before, times that part.
+    # used; calls that record gradients for results that nothing uses; calls on a sequence of which
+    # a part was computed before, times that part.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -62,6 +63,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
     again_ns: float = 0.0
     parametrized_ns: float = 0.0
     thrown_away_ns: float = 0.0
+    never_used_ns: float = 0.0
     prefix_ns: float = 0.0
     # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
     # a "product", a "difference" or a "comparison" of everything with everything. Or that write an
@@ -117,6 +119,14 @@ class PrefixLine(Kind, frozen=True, kw_only=True):
     new: float
 
 
+class NeverUsedLine(Kind, frozen=True, kw_only=True):
+    """A line that leads to calls that record gradients for results that nothing uses; ``ns`` per
+    step, as long as calls were counted."""
+
+    at: Place | None
+    ns: float
+
+
 class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
     ``attention``: None if tensors were not followed from product to product."""
@@ -127,6 +137,7 @@ class Ops(Kind, frozen=True, kw_only=True):
     attention: tuple[Attention, ...] | None = None
     fused_attention: tuple[FusedAttention, ...] = ()
     prefixes: tuple[PrefixLine, ...] = ()
+    never_used: tuple[NeverUsedLine, ...] = ()
     acts: bool = False  # Phases.acts
 
 

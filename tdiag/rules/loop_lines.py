@@ -2,8 +2,9 @@
 forward or after the step.
 
 The order is that of the source: in a function that leads to the forward and to the optimizer's
-step, lines below both run after the step, and lines above both run before it. The sampled stacks
-show which function calls which.
+step, lines below both run after the step, and lines above both run before it. Where its first line
+calls a function that leads to the forward, lines above that forward run before it as well. The
+sampled stacks show which function calls which.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ _SAVING = re.compile(
 _WEIGHTS = re.compile(
     r"state_dict\(|named_parameters\(|save_model|checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.I
 )
+_LOSS = re.compile("loss|criterion|objective|elbo|penalty", re.IGNORECASE)
 _FUNCTIONS = ("def ", "async def ")
 FunctionKey = tuple[str, str]  # file and last part of the name, because samplers add the class
+# For each function its lines that lead to torch calls, and the phases of these.
+Leading = dict[FunctionKey, dict[int, set[str]]]
 
 
 def check_samples(stacks: Stacks) -> None:
@@ -148,11 +152,11 @@ def beside_the_step(
     if stacks is None or ops is None:
         return []
     frames = trees.training if trees else ()
-    spans = step_spans(ops, frames)
+    leading = _leading(ops, frames)
     found = []
     for line in stacks.training:
         phase = phase_of(line, ops)
-        if phase not in _IN_STEP and _side(phase, line, spans, frames) == side:
+        if phase not in _IN_STEP and _side(phase, line, leading, frames) == side:
             found.append(line)
     return found
 
@@ -162,14 +166,18 @@ def within_the_step(
 ) -> dict[tuple[str, int], str]:
     """The phase of lines that make no torch call and run between the first forward and the update,
     by file and line: in the function that runs the loop, that of the last line above that leads to
-    torch calls. Left out: lines below a first of several updates."""
+    torch calls. Left out: lines below a first of several updates. Lines before the forward of a
+    function that computes it: ``prepare``."""
     frames = trees.training if trees else ()
-    spans, leading = step_spans(ops, frames), _leading(ops, frames)
+    leading = _leading(ops, frames)
+    spans = _spans(leading)
     found = {}
     for line in stacks.training:
-        inside = (x for x in chain(line, frames) if x[0] in spans)
-        function, number = next(inside, (None, 0))
+        callees, (function, number) = _in_loop(line, spans, frames)
         if phase_of(line, ops) or function is None:
+            continue
+        if number == spans[function][0] and _before_forward(callees, leading):
+            found[line.at.spot] = "prepare"
             continue
         first, last = spans[function]
         above = [x for x in leading[function] if x < number]
@@ -179,6 +187,28 @@ def within_the_step(
             if phase and phase not in _UPDATE:
                 found[line.at.spot] = phase
     return found
+
+
+def of_the_loss(
+    stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
+) -> set[tuple[str, int]]:
+    """The lines below a function that computes the loss, by its name and by its torch calls. The
+    function may call the model as well, but it does not update it."""
+    if stacks is None or ops is None:
+        return set()
+    frames = trees.training if trees else ()
+    leading = _leading(ops, frames)
+    spans = _spans(leading)
+    losses = {
+        function
+        for function, lines in leading.items()
+        if _LOSS.search(function[1]) and any("loss" in phases for phases in lines.values())
+    }
+    return {
+        line.at.spot
+        for line in stacks.training
+        if losses & {function for function, _ in _in_loop(line, spans, frames)[0]}
+    }
 
 
 def between_epochs(
@@ -192,26 +222,51 @@ def between_epochs(
     return lines if budget.share("prepare") < most <= budget.share("other") else []
 
 
-def _side(
-    phase: str,
-    line: StackLine,
-    spans: dict[FunctionKey, tuple[int, int]],
-    frames: Sequence[CallFrame],
-) -> str:
+def _side(phase: str, line: StackLine, leading: Leading, frames: Sequence[CallFrame]) -> str:
+    spans = _spans(leading)
+    callees, (function, number) = _in_loop(line, spans, frames)
+    # From a single line a framework runs the whole loop.
+    if function is not None and not spans[function][0] == spans[function][1] == number:
+        first, last = spans[function]
+        before = number < first or (number == first and _before_forward(callees, leading))
+        return AFTER if number > last else BEFORE if before else ""
+    return {"after_step": AFTER, "prepare": BEFORE}.get(phase, "")
+
+
+def _in_loop(
+    line: StackLine, spans: Collection[FunctionKey], frames: Sequence[CallFrame]
+) -> tuple[list[tuple[FunctionKey, int]], tuple[FunctionKey | None, int]]:
+    """The innermost function with a span that leads to this line, and its line that does; before it
+    the functions between, outermost first."""
+    between: list[tuple[FunctionKey, int]] = []
     for function, number in chain(line, frames):
         if function in spans:
-            first, last = spans[function]
-            if first == last == number:
-                break  # a framework runs the whole loop from this line
-            return AFTER if number > last else BEFORE if number < first else ""
-    return {"after_step": AFTER, "prepare": BEFORE}.get(phase, "")
+            return between[::-1], (function, number)
+        between.append((function, number))
+    return [], (None, 0)
+
+
+def _before_forward(callees: Sequence[tuple[FunctionKey, int]], leading: Leading) -> bool:
+    """Whether the last of these calls comes before the forward that they lead to. What a module's
+    own ``forward`` does first is part of it."""
+    for function, number in callees:
+        if function[1] == "forward":
+            return False
+        forward = [x for x, phases in leading.get(function, {}).items() if phases & set(FORWARD)]
+        if not forward or number != min(forward):
+            return bool(forward) and number < min(forward)
+    return False
 
 
 def step_spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, tuple[int, int]]:
     """For each function that leads to the forward and to the update: the first of its lines that
     do, and the last that updates. A forward below it is not of the step."""
+    return _spans(_leading(ops, frames))
+
+
+def _spans(leading: Leading) -> dict[FunctionKey, tuple[int, int]]:
     spans = {}
-    for function, lines in _leading(ops, frames).items():
+    for function, lines in leading.items():
         forward = [number for number, phases in lines.items() if phases & set(FORWARD)]
         update = [number for number, phases in lines.items() if phases & set(_UPDATE)]
         if forward and update:
@@ -227,7 +282,7 @@ def training_lines(ops: Ops, frames: Sequence[CallFrame]) -> set[tuple[FunctionK
     return {(name, line) for name, lines in leading for line, of in lines.items() if trains & of}
 
 
-def _leading(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, dict[int, set[str]]]:
+def _leading(ops: Ops, frames: Sequence[CallFrame]) -> Leading:
     """For each function the lines that make torch calls or lead to some, and the calls' phases. An
     agent's forward without gradients comes before the step's."""
     found: dict[FunctionKey, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))

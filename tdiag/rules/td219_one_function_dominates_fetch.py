@@ -60,7 +60,7 @@ from tdiag.rules.fetch_lines import (
     main_function,
     share_of,
 )
-from tdiag.rules.loop_lines import BEFORE, beside_the_step, with_what_it_calls
+from tdiag.rules.loop_lines import BEFORE, beside_the_step, of_the_loss, with_what_it_calls
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -96,7 +96,9 @@ def check(
             return _by_hand(wall, "A thread of the script", stacks.beside, budget, stacks, ops, ())
         if cpu <= MAJORITY_FRAC * whole:
             return None  # it waits
-        lines = beside_the_step(BEFORE, stacks, ops, trees)
+        of_loss = of_the_loss(stacks, ops, trees)
+        before = beside_the_step(BEFORE, stacks, ops, trees)
+        lines = [line for line in before if line.at.spot not in of_loss]
         frames = trees.training if trees else ()
         return _by_hand(wall, "The loop itself", lines, budget, stacks, ops, frames)
     if loaders is None or system is None:

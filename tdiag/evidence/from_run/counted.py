@@ -26,6 +26,7 @@ from tdiag.evidence.torch_ops import (
     Dispatch,
     FusedAttention,
     ModuleMove,
+    NeverUsedLine,
     OpLine,
     Ops,
     PrefixLine,
@@ -81,6 +82,9 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
     def time_of(line: OpsLine) -> float:
         return line.calls * fastest.get((*(line.at or ()), line.phase), 0.0) / steps
 
+    def part(line: OpsLine, elapsed: float) -> float:
+        return elapsed / line.elapsed * time_of(line) if line.elapsed else 0.0
+
     lines = tuple(
         OpLine(
             at=location(line.at) or NOWHERE,
@@ -89,7 +93,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             grad_calls=line.grad_calls / steps,
             conversions={name: count / steps for name, count in line.conversions.items()},
             constructions=line.constructions / steps,
-            constructed_ns=line.constructed / line.elapsed * time_of(line) if line.elapsed else 0.0,
+            constructed_ns=part(line, line.constructed),
             elapsed_ns=time_of(line),
             in_loop=line.in_loop,
             names={name: count / steps for name, count in line.names.items()},
@@ -103,20 +107,15 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             shared_at=location(line.shared_at),
             moved_again=line.moved_again / steps,
             moved_bytes=line.moved_bytes / steps,
-            constant_ns=line.constant / line.elapsed * time_of(line) * compared
-            if line.elapsed
-            else 0.0,
-            frozen_ns=line.frozen / line.elapsed * time_of(line) if line.elapsed else 0.0,
-            of_batch_ns=line.of_batch / line.elapsed * time_of(line) * compared
-            if line.elapsed
-            else 0.0,
-            thrown_away_ns=line.thrown_away / line.elapsed * time_of(line) if line.elapsed else 0.0,
-            prefix_ns=line.prefix / line.elapsed * time_of(line) if line.elapsed else 0.0,
-            again_ns=line.again / line.elapsed * time_of(line) if line.elapsed else 0.0,
-            parametrized_ns=line.parametrized / line.elapsed * time_of(line)
-            if line.elapsed
-            else 0.0,
-            contracted_ns=line.contracted / line.elapsed * time_of(line) if line.elapsed else 0.0,
+            constant_ns=part(line, line.constant) * compared,
+            frozen_ns=part(line, line.frozen),
+            of_batch_ns=part(line, line.of_batch) * compared,
+            thrown_away_ns=part(line, line.thrown_away),
+            never_used_ns=part(line, line.never_used),
+            prefix_ns=part(line, line.prefix),
+            again_ns=part(line, line.again),
+            parametrized_ns=part(line, line.parametrized),
+            contracted_ns=part(line, line.contracted),
             contraction=line.contraction,
         )
         for line in record.lines
@@ -139,9 +138,12 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
         )
         for at, calls, positions, new in record.prefixes
     )
+    never_used = tuple(
+        NeverUsedLine(at=location(at), ns=elapsed / steps) for at, elapsed in record.never_used
+    )
     return Ops(
         steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused,
-        prefixes=prefixes, acts=acts,
+        prefixes=prefixes, never_used=never_used, acts=acts,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ class OpsLine(msgspec.Struct):
     again: float = 0
     parametrized: float = 0
     thrown_away: float = 0
+    never_used: float = 0
     prefix: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}
@@ -86,6 +87,7 @@ class OpsRecord(Record):
     packed: bool = False
     frozen: FrozenFields | None = None
     prefixes: list[tuple[At, int, int, int]] = []
+    never_used: list[tuple[At, int]] = []
     constant_steps: int = 0
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []

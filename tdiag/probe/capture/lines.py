@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
-    "frozen", "of_batch", "again", "parametrized", "thrown_away", "prefix", "moved_again",
-    "moved_bytes",
+    "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
+    "moved_again", "moved_bytes",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -62,7 +62,7 @@ class LineCalls:
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
         self.constructed = self.constant = self.contracted = self.frozen = self.of_batch = 0
-        self.again = self.parametrized = self.thrown_away = self.prefix = 0
+        self.again = self.parametrized = self.thrown_away = self.never_used = self.prefix = 0
         self.moved_again = self.moved_bytes = 0
         self.contraction = ""
         self.turns: set[int] = set()

@@ -23,6 +23,7 @@ from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
+from .never_used import UnusedResults
 from .prefixes import Prefixes
 from .switched import Capture
 from .thrown_away import ThrownAway
@@ -131,7 +132,7 @@ class OpsCapture(Capture):
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
         self.contractions, self.of_batch = Contractions(), BatchWork()
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
-        self.prefixes = Prefixes()
+        self.prefixes, self.never_used = Prefixes(), UnusedResults()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
@@ -142,6 +143,7 @@ class OpsCapture(Capture):
         self.constants.begin()
         self.syncs.start()
         self._watch_module_moves()
+        self._watch_backward()
         self.mode = _Counter(self)
         self.mode.__enter__()
 
@@ -149,6 +151,7 @@ class OpsCapture(Capture):
         self._leave()
         self.library.end()
         self.thrown_away.settle()
+        self.never_used.settle()
         self.probe.recorder.write(
             "ops",
             steps=steps,
@@ -158,6 +161,7 @@ class OpsCapture(Capture):
             **self.flow.report(),
             **self.frozen.report(),
             **self.prefixes.report(),
+            **self.never_used.report(),
             constant_steps=self.constants.steps,
             **{"pass": self.window.number},
         )
@@ -211,7 +215,9 @@ class OpsCapture(Capture):
             else:
                 parts.again += took
         self.contractions.seen(name, args, kwargs, result, line, took)
-        if phase != "backward":
+        in_backward = phase == "backward"
+        self.never_used.seen(name, args, kwargs, result, line, took, used=in_backward)
+        if not in_backward:
             self.lines.repeated(line, name, args, kwargs, result)
             self.thrown_away.seen(name, args, kwargs, result, line, took)
             self.prefixes.seen(name, args, result, line, took)
@@ -255,6 +261,18 @@ class OpsCapture(Capture):
                 inside.pop()
 
         self.patches.set(torch.nn.Module, "_apply", hidden(apply))
+
+    def _watch_backward(self) -> None:
+        """Tell what a backward starts from; a function mode does not see ``autograd.backward``."""
+        original: Any = torch.autograd.backward
+        differentiated = self.probe.guard(self.never_used.differentiated)
+
+        @functools.wraps(original)
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            differentiated(tensors)
+            return original(tensors, *args, **kwargs)
+
+        self.patches.set(torch.autograd, "backward", hidden(backward))
 
     def _leave(self) -> None:
         self.patches.undo()

@@ -3,7 +3,8 @@ given as a whole each time (generation without a cache of keys and values).
 
 Tensors that are joined from a sequence, and views of it, are the same sequence. It grows if the
 same weight gets more of it than before. From then on, until it is joined again, the share that the
-weight was given before is computed again.
+weight was given before is computed again. The same weight has to get more of it several times in a
+row: two batches that take their positions from one table are no such sequence.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ FOLLOWED = {
     "transpose", "permute", "unsqueeze", "squeeze",
 }  # fmt: skip
 
+GROWN_OFTEN = 3  # heuristic: a batch, a longer one and a still longer one are no sequence
+
 
 class Prefixes:
     """One per window ``ops``. ``again``: the share of what is computed now that was computed
@@ -37,8 +40,8 @@ class Prefixes:
         self.numbers = itertools.count()
         # id of a tensor → (weak reference, number of its sequence).
         self.known: dict[int, tuple[Any, int]] = {}
-        # (sequence, id of a weight) → the shape that it was given last.
-        self.given: dict[tuple[int, int], torch.Size] = {}
+        # (sequence, id of a weight) → the shape that it was given last, and how often it has grown.
+        self.given: dict[tuple[int, int], tuple[torch.Size, int]] = {}
 
     def seen(self, name: str, args: Any, result: Any, line: LineCalls, took: int) -> None:
         """A call returned."""
@@ -56,6 +59,7 @@ class Prefixes:
 
     def backward_begins(self) -> None:
         self.again = 0.0
+        self.given.clear()
 
     def _joined(self, parts: Any, result: Any) -> None:
         if not isinstance(parts, (list, tuple)) or not parts:
@@ -68,12 +72,11 @@ class Prefixes:
         self._keep(result, number)
 
     def _computed(self, shape: torch.Size, key: tuple[int, int]) -> None:
-        before = self.given.get(key)
-        self.given[key] = shape
-        if before is None or len(before) != len(shape) or before[0] != shape[0]:
-            return
+        before, grown = self.given.get(key, (shape, 0))
         old, new = before.numel(), shape.numel()
-        if 0 < old < new:
+        grows = len(before) == len(shape) and before[0] == shape[0] and 0 < old < new
+        self.given[key] = shape, grown + 1 if grows else 0
+        if grows and grown + 1 >= GROWN_OFTEN:
             self.again = old / new
             at = places.caller_of_modules()
             line = self.lines.setdefault(tuple(at) if at else None, [0, 0, 0])

@@ -1,0 +1,30 @@
+"""Lines whose overhead has a class of its own: they log, compute the loss in Python, or copy."""
+
+from __future__ import annotations
+
+from tdiag.evidence.sampled import CallTrees, Stacks
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch, Ops
+from tdiag.rules.fixed_cost import moves_memory
+from tdiag.rules.log_lines import described, logging_spots
+from tdiag.rules.loop_lines import of_the_loss
+
+Spot = tuple[str, int]
+
+
+def classes_of_lines(evidence: Evidence) -> dict[Spot, str]:
+    """``logging``: lines that mostly write logs, or make what is only logged. ``python_loss``:
+    lines that a function of the loss calls. ``memory``: lines that mostly copy large tensors."""
+    stacks, ops, trees = evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees)
+    logging = logging_spots(stacks) | {line.at.spot for line in described(stacks, ops, trees)}
+    return {
+        **dict.fromkeys(_moving(ops, evidence.get(Dispatch)), "memory"),
+        **dict.fromkeys(of_the_loss(stacks, ops, trees), "python_loss"),
+        **dict.fromkeys(logging, "logging"),
+    }
+
+
+def _moving(ops: Ops | None, dispatch: Dispatch | None) -> set[Spot]:
+    if ops is None or dispatch is None:
+        return set()
+    return {line.at.spot for line in ops.lines if moves_memory(line, dispatch)}

@@ -1,0 +1,193 @@
+"""Calls that record gradients for results that nothing uses: passes for a figure that no one reads,
+branches of a model whose results are dropped.
+
+A call is used if one of its results is read by Python (``item()``, printed, as numpy), is written
+into a tensor that the counted steps did not make, is differentiated, or goes into a call that is
+used. Tensors are known by their storage, so a view is its base. What a backward reaches counts as
+used too: custom autograd functions take tensors unseen. While Python can still reach a result,
+nothing is known of it. Only calls that record gradients count: results without a graph may go to
+extensions and to other ranks unseen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .. import places
+from ..wire import GRAD_OF_ELEMENT, MOST_GRAPH_NODES
+from .frozen_weights import MOST_TRACKED, changes, flat, tensors_in
+from .lines import LineCalls
+
+# These ask for a tensor's form, not for its values.
+OF_FORM = {
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "element_size",
+    "__len__", "__hash__", "is_contiguous", "is_floating_point", "is_complex", "is_signed",
+    "is_same_size", "get_device", "retain_grad",
+}  # fmt: skip
+DIFFERENTIATE = {"grad", GRAD_OF_ELEMENT}
+NEVER, KEPT, USED = range(3)
+
+
+class Call:
+    """``node``: the number of its result's node in the graph, None if it recorded none; then also
+    ``stack``: the user's lines that led to it, innermost first; ``storages``: of its results;
+    ``of``: the calls that made or changed what it took; ``fate``: of its results, ``KEPT`` if
+    Python could still use them at the end."""
+
+    __slots__ = ("fate", "line", "node", "of", "stack", "storages", "took")
+
+    def __init__(self, line: LineCalls, took: int, node: int | None) -> None:
+        self.line, self.took, self.node = line, took, node
+        frames = places.user_frames() if node is not None else ()
+        self.stack = tuple((frame.f_code, frame.f_lineno) for frame in frames)
+        self.storages: list[Any] = []
+        self.of: list[list[Call]] = []
+        self.fate = NEVER
+
+
+class UnusedResults:
+    """One per window ``ops``."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        # Address of a storage → a weak reference, which keeps the address from being used again,
+        # and the calls that made it or changed it.
+        self.storages: dict[int, tuple[Any, list[Call]]] = {}
+        self.lost = False  # too much to follow: nothing is known
+        # Place → ns. The outermost line that leads to nothing used, for what it calls may also be
+        # called from elsewhere.
+        self.lines: dict[Any, int] = {}
+
+    def seen(
+        self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, took: int, used: bool
+    ) -> None:  # fmt: skip
+        """A call of this line returned after ``took`` ns. ``used``: it counts as used, whatever
+        becomes of its results."""
+        if self.lost or name in OF_FORM:
+            return
+        given = list(tensors_in(args, kwargs))
+        made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
+        call = Call(line, took, next((n for n in map(_node, made) if n is not None), None))
+        self.calls.append(call)
+        call.of = [makers for _, makers in map(self._known, given) if makers]
+        taken = {_address(value) for value in given}
+        in_place = changes(name) or "out" in kwargs
+        if in_place:
+            made = list(tensors_in((kwargs.get("out", args[0] if args else None),), {}))
+        used = used or not made
+        for value in made:
+            known = self._changed(value, call) if in_place else self._made(value, call, taken)
+            used = used or not known
+        if name in DIFFERENTIATE:
+            self.differentiated(args[0] if args else kwargs.get("outputs"))
+            used = True
+        self.lost = len(self.calls) > MOST_TRACKED
+        if used:
+            _mark([call], USED)
+
+    def differentiated(self, roots: Any) -> None:
+        """Gradients of these are computed."""
+        roots = [root for root in flat((roots,)) if isinstance(root, torch.Tensor)]
+        for root in roots:
+            _mark(self._known(root)[1], USED)
+        reached = _reached(roots)
+        if reached is None:
+            self.lost = True
+        else:
+            _mark((call for call in self.calls if call.node in reached), USED)
+
+    def settle(self) -> None:
+        """The window ends. Of calls whose results may still be used, as many count as of those
+        that the same lines led to in other steps."""
+        if not self.lost:
+            _mark((call for call in self.calls if call.fate == NEVER and _alive(call)), KEPT)
+            spent: dict[tuple[LineCalls, Any], Counter[int]] = {}
+            of_used = {place for call in self.calls if call.fate == USED for place in call.stack}
+            recorded = [call for call in self.calls if call.node is not None]
+            for call in recorded:
+                key = call.line.final, call.stack
+                spent.setdefault(key, Counter())[call.fate] += call.took
+            for (line, _), by_fate in spent.items():
+                known = by_fate[NEVER] + by_fate[USED]
+                share = by_fate[NEVER] / known if known else 0.0
+                line.never_used += round(by_fate[NEVER] + share * by_fate[KEPT])
+            for call in recorded:
+                if call.fate == NEVER and call.stack:
+                    place = next((x for x in call.stack[::-1] if x not in of_used), call.stack[0])
+                    self.lines[place] = self.lines.get(place, 0) + call.took
+        self.calls, self.storages = [], {}
+
+    def report(self) -> dict[str, Any]:
+        """The field `never_used` of the `ops` record."""
+        found = [
+            [[os.path.abspath(code.co_filename), number, code.co_name], took]
+            for (code, number), took in self.lines.items()
+        ]
+        return {"never_used": found}
+
+    def _known(self, tensor: torch.Tensor) -> tuple[Any, list[Call]]:
+        return self.storages.get(_address(tensor), (None, []))
+
+    def _made(self, tensor: torch.Tensor, call: Call, taken: set[int]) -> bool:
+        """False for a tensor whose use nothing shows. ``taken``: the storages of what the call
+        took, of which it may be a view."""
+        address = _address(tensor)
+        if address and address not in taken and address not in self.storages:
+            self.storages[address] = StorageWeakRef(tensor.untyped_storage()), []
+        reference, makers = self.storages.get(address, (None, []))
+        makers.append(call)
+        call.storages.append(reference)
+        return reference is not None or address in taken
+
+    def _changed(self, tensor: torch.Tensor, call: Call) -> bool:
+        """False for a tensor that is used, or that the counted steps did not make."""
+        reference, makers = self._known(tensor)
+        makers.append(call)
+        call.storages.append(reference)
+        return reference is not None and all(maker.fate != USED for maker in makers)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """0 for one without a storage: sparse, or within a transform of functions."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def _node(tensor: torch.Tensor) -> int | None:
+    return None if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
+
+
+def _alive(call: Call) -> bool:
+    return any(not (reference is None or reference.expired()) for reference in call.storages)
+
+
+def _mark(calls: Iterable[Call], fate: int) -> None:
+    """These calls, and those that they took results of."""
+    left = list(calls)
+    while left:
+        call = left.pop()
+        if call.fate < fate:
+            call.fate = fate
+            left += (maker for makers in call.of for maker in makers)
+
+
+def _reached(roots: list[torch.Tensor]) -> set[int] | None:
+    """The numbers of the nodes of the graph below; None if there are too many."""
+    seen = {root.grad_fn for root in roots if root.grad_fn is not None}
+    left = list(seen)
+    while left:
+        if len(seen) > MOST_GRAPH_NODES:
+            return None
+        for node, _ in left.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                left.append(node)
+    return {node._sequence_nr() for node in seen}
