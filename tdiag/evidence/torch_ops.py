@@ -45,6 +45,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
     shared: int = 0
     shared_tensors: int = 0
     shared_at: Place | None = None
+    joined: int = 0  # the most parameters that one call of stack or cat took
     # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
     # since then; and their bytes.
     moved_again: float = 0.0

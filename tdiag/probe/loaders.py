@@ -87,9 +87,18 @@ class LoaderWatch:
         @functools.wraps(original)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            watch.probe.guard(watch.places.__setitem__)(self, places.caller())
+            watch.probe.guard(watch.made)(self)
 
         return hidden(init)
+
+    def made(self, loader: Any) -> None:
+        """Note where it was made. A library may make it again from one of the user's, for several
+        ranks or devices: then where that was made."""
+        place, library = places.caller_and_callee()
+        if library is not None:
+            same = (at for x, at in self.places.items() if x.dataset is loader.dataset)
+            place = next(same, place)
+        self.places[loader] = place
 
     def wrap_iter(self, original: Any) -> Any:
         watch, marks, put = self, self.probe.marks, self.probe.marks.put

@@ -221,11 +221,12 @@ def _best_ns(op: OpWork, roof: Roof) -> float:
 
 
 def moves_memory(line: OpLine, dispatch: Dispatch) -> bool:
-    """Whether most of the line's calls copy tensors, and take longer than calls on no data."""
+    """Whether most of the line's calls copy tensors, and take longer than calls on no data. A join
+    of many parameters takes long for their number."""
     copies = sum(n for name, n in line.names.items() if name in COPIES)
     work = sum(n for name, n in line.names.items() if name not in VIEWS)
     slow = line.elapsed_ns > FIXED_COST_FACTOR * dispatch.op_ns * line.calls
-    return copies > MAJORITY_FRAC * work and slow
+    return copies > MAJORITY_FRAC * work and slow and not line.joined
 
 
 def _is(file: str, function: str, at: Place) -> bool:

@@ -30,6 +30,10 @@ attention) may skip it already. Batches of short sequences use a device less wel
 
 from __future__ import annotations
 
+import ast
+
+from msgspec.structs import replace
+
 from tdiag.evidence.feeding import Loader, Loaders, PaddedLookup, PaddedLookups
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
@@ -40,6 +44,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, frac, held, text, where
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
+from tdiag.rules.syntax import innermost, tree_of
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent
 
@@ -48,6 +53,11 @@ NAME = "padding-computed"
 CLASS = "compute"
 UNTRIED = "needs another sampler, which must know the lengths"
 
+# Calls that choose the length of a batch, or pad to it.
+PADS = {
+    "max", "pad", "pad_sequence", "zeros", "full", "ones", "empty", "new_zeros", "new_full",
+    "zeros_like", "full_like",
+}  # fmt: skip
 # Where positions are computed, in a run on the CPU and on a device.
 COMPUTED = ("forward", "loss", "backward", "compute")
 LEFT_BY_POOLS_FRAC = Threshold(
@@ -155,8 +165,28 @@ def _attention_frac(host_ops: HostOps | None) -> float:
 def _place(lookups: tuple[PaddedLookup, ...], loader: Loader | None) -> Place | None:
     """Where batches are padded, if that is known; else where they are looked up."""
     if loader is not None and (place := collate_place(loader)):
-        return place
+        return _padding_line(place) if place == loader.collate_at else place
     return max(lookups, key=lambda x: x.positions - x.tokens).at
+
+
+def _padding_line(place: Place) -> Place:
+    """Of a function that pads, the first line that chooses a length or pads to it; else its own."""
+    definition = innermost(tree_of(place.file), (ast.FunctionDef,), place.line)
+    if not isinstance(definition, ast.FunctionDef):
+        return place
+    calls = [node for node in ast.walk(definition) if isinstance(node, ast.Call)]
+    pads = [node.lineno for node in calls if _called(node) in PADS or _sets_padding(node)]
+    return replace(place, line=min(pads, default=place.line))
+
+
+def _called(call: ast.Call) -> str:
+    name = call.func
+    return name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
+
+
+def _sets_padding(call: ast.Call) -> bool:
+    """A tokenizer's call."""
+    return any(word.arg == "padding" for word in call.keywords)
 
 
 def _fix(to_longest: bool, loader: Loader | None, place: Place | None) -> Fix:

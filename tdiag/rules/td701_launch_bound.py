@@ -24,14 +24,16 @@ With such small calls the hardware mostly waits for the next one.
 If most calls come from a Python loop of small calls, replace the loop by one expression. Otherwise
 give each call more work (a larger batch), or issue fewer calls (`torch.compile`; on CUDA with
 `mode="reduce-overhead"`, which replays the step as one graph). Compute at once what a step repeats
-and what does not depend on itself (`torch.func.vmap`). An agent steps more environments at once.
+and what does not depend on itself (`torch.func.vmap`). An agent steps more environments at once. A
+step that accumulates the gradients of several batches takes fewer and larger ones.
 
 ## How the gain is computed
 With such a loop: at the high end its time and its backward are gone, and backward takes up to four
 times as long as for other calls; at the low end seven eighths of its calls' fixed costs are gone.
 Without such a loop: high end a batch four times as large, which spreads the fixed costs over four
 times the samples; low end half of the measured fixed costs (device: of the idle time), as with a
-batch twice as large. If a step repeats its lines, the high end is one repetition instead of all.
+batch twice as large. If a step repeats its lines, the high end is one repetition instead of all;
+if it accumulates more than four batches, one batch.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
@@ -202,6 +204,7 @@ def _on_cpu(
         compared = f"but the work of the whole step needs {duration(best or 0.0)} at best"
     few = "small " if fixed is small else ""
     times, repeated_at = _repeated(phases, ops, apart, trees)
+    micro = _micro_batches(phases)
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
@@ -219,20 +222,28 @@ def _on_cpu(
             ns("fixed cost of these calls on this machine", fixed.dispatch_ns, "probe"),
             *(() if alone else (ns("time the step's work needs at best", best or 0.0, "trace"),)),
         ),
-        fix=_together(times, repeated_at) if times else _fix(loader, "default", agent),
+        fix=_together(times, repeated_at)
+        if times
+        else _fix(loader, "default", agent, round(micro)),
         gain=Gain(
             fixed.dispatch_ns / DOUBLED_BATCH,
-            fixed.spent_ns * (1 - 1 / (times or LARGER_BATCH)),
+            fixed.spent_ns * (1 - 1 / (times or max(LARGER_BATCH, micro))),
             (
                 f"high end: the {times:.0f} repetitions are one"
                 if times
-                else f"high end: a batch {LARGER_BATCH} times as large, per sample"
+                else f"high end: a batch {max(LARGER_BATCH, micro):.0f} times as large, per sample"
             )
             + "; low end: half of the fixed costs.",
             ("forward", "backward"),
         ),
         at=repeated_at if times else loader.created_at if loader else None,
     )
+
+
+def _micro_batches(phases: Phases) -> float:
+    """The batches of which a step accumulates the gradients."""
+    batches = phases.counts.get("data_wait", 0.0)
+    return min(batches, phases.counts.get("backward", 0.0) - phases.grad_calls)
 
 
 def _repeated(
@@ -311,12 +322,21 @@ def _queued(device: DeviceTime) -> tuple[Measure, ...]:
     return (count("kernels queued when one is launched", device.queue_depth, "trace"),)
 
 
-def _fix(loader: Loader | None, mode: str, agent: bool) -> Fix:
+def _fix(loader: Loader | None, mode: str, agent: bool, micro: int = 1) -> Fix:
+    """``micro``: the batches whose gradients a step accumulates."""
     option = f', mode="{mode}"' if mode != "default" else ""
     action, larger = "Increase the batch size or compile the model", "Use a larger batch"
     if agent:
         action = "Step more environments at once or compile the model"
         larger = "Step more environments at once and call the model on all their states"
+    elif loader is not None and loader.batch_size and micro > 1:
+        size = loader.batch_size * micro
+        action = "Accumulate fewer, larger batches or compile the model"
+        larger = (
+            f"A step accumulates {micro} batches of {loader.batch_size}{where(loader.created_at)}:"
+            f" take one of {size}, or as large as memory allows, and divide the accumulation by as"
+            " much"
+        )
     elif loader is not None and loader.batch_size:
         size = int(loader.batch_size * LARGER_BATCH)
         action = f"Increase the batch size to {size} or compile the model"

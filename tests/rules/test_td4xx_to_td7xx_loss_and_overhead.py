@@ -22,6 +22,7 @@ from tdiag.rules.examples import (
     budget,
     device_time,
     flags,
+    loaders,
     op_line,
     ops,
     phases,
@@ -197,6 +198,20 @@ def test_a_loop_of_small_calls_is_named_and_a_loop_over_layers_is_not(
     tiny = Evidence().add(budget(**times), phases(**times), DISPATCH, ops(loop_line))
     found = finding("TD701", tiny)
     assert (found.location and found.location.line) == line
+
+
+def test_a_step_that_accumulates_takes_larger_batches_instead() -> None:
+    """24 batches of one sequence before each update."""
+    of_one = find("TD701").fires().add(loaders(batch_size=1))
+    counts = {"data_wait": 24.0, "forward": 24.0, "loss": 24.0, "backward": 24.0, "optimizer": 1.0}
+    wall = {"prepare": 0.1, "forward": 1.6, "loss": 0.1, "backward": 2.2, "optimizer": 0.6}
+    once, accumulating = (
+        finding("TD701", of_one),
+        finding("TD701", of_one.add(phases(counts, **wall))),
+    )
+    assert "Use batch_size=4 instead of 1" in once.fix.text
+    assert "accumulates 24 batches of 1 at train.py:41: take one of 24" in accumulating.fix.text
+    assert accumulating.at_best_ns > once.at_best_ns
 
 
 def test_an_agents_calls_serve_more_environments_instead_of_a_larger_batch() -> None:

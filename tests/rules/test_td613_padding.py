@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,24 @@ def test_the_place_is_the_users_collate_function_then_the_loader_then_the_lookup
     found = run_rule(RULE, evidence)
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == 18
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("    n = max(map(len, texts))\n    ids = torch.zeros(len(texts), n)\n", 3),
+        ("    texts.sort(key=len)\n    return pad_sequence(texts)\n", 4),
+        ("    return self.tokenizer(\n        texts, padding=True\n    )\n", 3),
+        ("    return stacked(texts)\n", 2),
+    ],
+)
+def test_the_place_within_a_collate_function_is_where_the_length_is_chosen(
+    body: str, line: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "data.py"
+    script.write_text(f"import torch\ndef collate(texts):\n{body}")
+    found = judged(loaders(collate_at=at(2, "collate", str(script))))
+    assert found is not None and found.location is not None and found.location.line == line
 
 
 def test_attention_falls_with_the_square_and_dispatch_not_at_all() -> None:

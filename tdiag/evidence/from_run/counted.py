@@ -105,6 +105,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             shared=line.shared,
             shared_tensors=line.tensors,
             shared_at=location(line.shared_at),
+            joined=line.joined,
             moved_again=line.moved_again / steps,
             moved_bytes=line.moved_bytes / steps,
             constant_ns=part(line, line.constant) * compared,

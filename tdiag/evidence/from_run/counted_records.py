@@ -41,6 +41,7 @@ class OpsLine(msgspec.Struct):
     series: float = 0
     looped: At = None
     shared: int = 0
+    joined: int = 0
     tensors: int = 0
     shared_at: At = None
     moved_again: float = 0

@@ -51,13 +51,14 @@ class LineCalls:
     one batch, one call of a module with what follows it, or one backward. ``repeated``: the most
     calls with the same weights before one backward; ``one_row``: all of these on one sample;
     ``loop``: the weight with most calls; ``shared``: the most weights that took one input;
-    ``into``: the row that this one was added to;
+    ``joined``: the most parameters that one call joined; ``into``: the row that this one was added
+    to;
     ``contraction``: what it spread and summed, "" for nothing. ``names``: calls that the line
     itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
     Trainer), one per name for each call of the function."""
 
     __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "loop", "shared",
-                 "into", "contraction")  # fmt: skip
+                 "joined", "into", "contraction")  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
@@ -66,7 +67,7 @@ class LineCalls:
         self.moved_again = self.moved_bytes = 0
         self.contraction = ""
         self.turns: set[int] = set()
-        self.repeated, self.one_row = 0, True
+        self.repeated, self.one_row, self.joined = 0, True, 0
         self.into: LineCalls | None = None
         self.loop: OfWeight | None = None
         self.shared: OfInput | None = None
@@ -85,6 +86,7 @@ class LineCalls:
         self.turns |= other.turns
         self.repeated = max(self.repeated, other.repeated)
         self.one_row = self.one_row and other.one_row
+        self.joined = max(self.joined, other.joined)
         self.loop = more(self.loop, other.loop)
         self.shared = more(self.shared, other.shared)
         self.contraction = self.contraction or other.contraction
@@ -102,6 +104,7 @@ class LineCalls:
             "shared": self.shared.size if self.shared else 0,
             "tensors": len(self.shared.tensors) if self.shared else 0,
             "shared_at": self.shared.calls.at if self.shared else None,
+            "joined": self.joined,
             "contraction": self.contraction,
             "conversions": dict(self.conversions),
             "in_loop": max(self.names.values(), default=0) > len(self.turns),

@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from .. import accelerator, dynamo, places
@@ -24,7 +25,7 @@ from .frozen_weights import FrozenWeights
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
 from .never_used import UnusedResults
-from .prefixes import Prefixes
+from .prefixes import JOINS, Prefixes
 from .switched import Capture
 from .thrown_away import ThrownAway
 
@@ -214,6 +215,8 @@ class OpsCapture(Capture):
                 line.parametrized += took
             else:
                 parts.again += took
+        if name in JOINS and args and isinstance(args[0], (list, tuple)):
+            line.joined = max(line.joined, sum(isinstance(x, Parameter) for x in args[0]))
         self.contractions.seen(name, args, kwargs, result, line, took)
         in_backward = phase == "backward"
         self.never_used.seen(name, args, kwargs, result, line, took, used=in_backward)

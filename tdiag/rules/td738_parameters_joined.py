@@ -1,0 +1,112 @@
+"""One matrix is kept as many parameters, and joined in every step
+
+## What it measures
+Calls of `torch.stack` and `torch.cat` that take parameters themselves, and how many; and the time
+of the optimizer that updates them, tensor by tensor.
+
+## Why it is slow
+A code for each shape, user or sensor, held in a `ParameterList`, is a tensor of its own: the
+optimizer loops over all of them, `backward` writes a gradient for each, and the forward copies them
+into one matrix. Each of these calls costs microseconds, whatever it does.
+
+## What to do
+Keep them as one parameter, of one row each: `nn.Parameter(torch.randn(n, size))`, or an
+`nn.Embedding`. Pick rows by index. In a checkpoint the names change.
+
+## How the gain is computed
+High end: the optimizer's time without these tensors, as if each of its tensors took as long, the
+join, and the share of the backward that comes from it, which may take four times as long as for
+other calls. Low end: half of the optimizer's part.
+
+## When this advice is wrong
+If the parameters have different shapes, or settings of their own in the optimizer.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.training import Optimizer, Optimizers
+from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.examples import at, budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import duration, percent
+
+CODE = "TD738"
+NAME = "parameters-joined"
+CLASS = "overhead"
+UNTRIED = "the parameters must be made as one"
+
+MIN_JOINED = Threshold(
+    16,
+    "parameters in one call",
+    "Heuristic: weights of queries, keys and values, or of a few heads, are joined on purpose.",
+)
+
+
+def check(budget: Budget, phases: Phases, ops: Ops, optimizers: Optimizers) -> Found | None:
+    worst = max(ops.lines, key=lambda x: x.joined, default=None)
+    tensors = sum(x.tensors for x in optimizers.optimizers)
+    joined = worst.joined if worst else 0
+    # One optimizer's tensors, by far most of them: then its time is theirs.
+    if worst is None or joined < MIN_JOINED or joined <= MAJORITY_FRAC * tensors:
+        return None
+    if budget.has_device:
+        return None  # the host's clock does not show the calls' time on a device
+    lines, spent = lines_of_part(phases, ops, None, lambda x: x.elapsed_ns if x.joined else 0.0)
+    joining = sum(spent.values())
+    updating = phases.wall_ns.get("optimizer", 0.0) * min(1.0, joined / tensors)
+    share = backward_share(lines, ops, lambda x: x.elapsed_ns)
+    backward = phases.wall_ns.get("backward", 0.0)
+    return Found(
+        summary=(
+            f"{joined} parameters are joined{where(worst.at)} in every step, and updated one by"
+            f" one: {duration(updating + joining)}"
+            f" ({percent((updating + joining) / budget.step_ns)}) without their backward."
+        ),
+        evidence=(
+            count("parameters that one call joins", joined, "ops"),
+            count("tensors that optimizers update", tensors, "probe"),
+            ns("their part of the update", updating, "baseline"),
+            ns("joining them", joining, "baseline"),
+        ),
+        fix=Fix(
+            f"Keep what is joined{where(worst.at)} as one parameter with a row for each.",
+            "review",
+            action="Make one parameter of many",
+            code="self.codes = nn.Parameter(torch.randn(number, size))  # not a ParameterList\n"
+            "code = self.codes[ids]  # not torch.stack(list(self.codes))[ids]",
+        ),
+        gain=Gain(
+            updating * LOW_END_FRAC,
+            updating + joining + backward * most_of_backward(share),
+            f"high end: nothing is left of them in the update, the join, and its backward, which"
+            f" takes up to {BACKWARD_TIMES:.0f} times as long as for other calls; low end: half of"
+            " the update.",
+            ("optimizer", *spent, "backward"),
+        ),
+        at=worst.at,
+    )
+
+
+def fires() -> Evidence:
+    """A code for each of 2,500 shapes."""
+    return _codes(2_500)
+
+
+def clear() -> Evidence:
+    """All codes in one matrix."""
+    return _codes(0)
+
+
+def _codes(joined: int) -> Evidence:
+    stack = op_line(45, "forward", 2, grad_calls=2.0, elapsed_ns=1e6, joined=joined)
+    rest = op_line(47, "forward", 8, grad_calls=8.0, elapsed_ns=2e6)
+    update = Optimizer(name="Adam", created_at=at(66), tensors=joined + 6, config={})
+    step = budget(forward=5, loss=1, backward=12, optimizer=40)
+    clean = phases(forward=5, loss=1, backward=12, optimizer=40)
+    return Evidence().add(step, clean, ops(stack, rest), Optimizers(optimizers=(update,)))

@@ -1,0 +1,61 @@
+"""Where a DataLoader was made: by the user, also if a library makes it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tdiag.evidence.feeding import Loaders
+
+from .harness import watch_code
+
+LIBRARY = """
+from torch.utils.data import DataLoader
+class Shard(DataLoader):
+    def __init__(self, loader):
+        super().__init__(loader.dataset, batch_sampler=loader.batch_sampler)
+def prepare(loader):
+    return Shard(loader)
+def make(data):
+    return DataLoader(data, batch_size=4)
+"""
+
+SCRIPT = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+sys.path.insert(0, "site-packages")
+import sharding
+data = TensorDataset(torch.randn(4000, 8))
+loader = DataLoader(data, batch_size=4, shuffle=True)  # HERE
+again = {again}
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(100):
+    for (x,) in again:
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        optimizer.step()
+"""
+
+
+def made_at(folder: Path, again: str) -> int:
+    (folder / "site-packages").mkdir()
+    (folder / "site-packages" / "sharding.py").write_text(LIBRARY)
+    run = watch_code(folder, SCRIPT.format(again=again), windows=["baseline"], short=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    loaders = run.evidence().get(Loaders)
+    train = loaders.train() if loaders else None
+    assert train is not None and train.created_at is not None
+    return train.created_at.line
+
+
+def test_a_library_makes_it_again(tmp_path: Path) -> None:
+    assert made_at(tmp_path, "sharding.prepare(loader)") == 8
+
+
+def test_a_library_makes_one_of_another_data_set(tmp_path: Path) -> None:
+    assert made_at(tmp_path, "sharding.make(TensorDataset(torch.randn(4000, 8)))") == 9
+
+
+def test_the_user_makes_a_second_one(tmp_path: Path) -> None:
+    assert made_at(tmp_path, "DataLoader(data, batch_size=8)") == 9
