@@ -11,7 +11,7 @@ from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps, component_of
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
-from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import known_to
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, reads_value
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MIN_SAMPLES
@@ -42,7 +42,7 @@ def make_budget(evidence: Evidence) -> Budget | None:
     host = {component_of(name): ns for name, ns in phases.wall_ns.items()}
     if busy and device is not None:
         host = _with_device(steps.mean_ns, host, device)
-    parts = _after_the_step(host, phases, evidence)
+    parts = _after_the_step(_made_again(host, steps.mean_ns, evidence), phases, evidence)
     split = _split_wait(parts, phases, evidence.get(Loaders))
     on_device = evidence.get(Device) is not None
     return Budget(
@@ -92,6 +92,28 @@ def _with_device(step_ns: int, host: Mapping[str, float], device: DeviceTime) ->
     if parts.get("prepare", 0.0) < (1 - HEALTHY_COMPUTE_FRAC) * step_ns:
         parts["other"] = parts.get("other", 0.0) + parts.pop("prepare", 0.0)
     return {name: ns for name, ns in parts.items() if ns > 0}
+
+
+def _made_again(host: Mapping[str, float], step_ns: int, evidence: Evidence) -> Mapping[str, float]:
+    """What an epoch makes again before its first batch follows the evaluation of the last one,
+    from which no mark separates it. Lines above the forward do not evaluate: what samples give them
+    beyond the time before the forward and after the step moves from evaluation to ``other``, if it
+    is most of it."""
+    stacks = evidence.get(Stacks)
+    if not host.get("evaluation") or stacks is None or stacks.samples < MIN_SAMPLES:
+        return host
+    seen = (stacks, evidence.get(Ops), evidence.get(CallTrees))
+    share = sum(line.self_frac for line in beside_the_step(BEFORE, *seen))
+    least, _ = known_to(share, stacks.samples)
+    beside = host.get("prepare", 0.0) + host.get("other", 0.0)
+    moved = min(host["evaluation"], least * step_ns - beside)
+    if beside >= MAJORITY_FRAC * least * step_ns or moved < NOTICEABLE_FRAC * step_ns:
+        return host
+    return {
+        **host,
+        "evaluation": host["evaluation"] - moved,
+        "other": host.get("other", 0.0) + moved,
+    }
 
 
 def _after_the_step(

@@ -115,7 +115,7 @@ def family_of(cls: str) -> str:
 def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Costs:
     """The cost of every class. A class that the budget does not measure costs the high end of its
     most expensive finding."""
-    costs = Costs(budget.step_ns, of_lines=classes_of_lines(evidence))
+    costs = Costs(budget.step_ns, of_lines=classes_of_lines(evidence, budget))
     _from_budget(costs, evidence, budget)
     # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
     before = {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from tdiag.evidence.sampled import CallTrees, Stacks
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.rules.fixed_cost import moves_memory
 from tdiag.rules.log_lines import described, logging_spots
-from tdiag.rules.loop_lines import of_the_loss
+from tdiag.rules.loop_lines import between_epochs, epochs_place, of_the_loss
 
 Spot = tuple[str, int]
 
 
-def classes_of_lines(evidence: Evidence) -> dict[Spot, str]:
+def classes_of_lines(evidence: Evidence, budget: Budget) -> dict[Spot, str]:
     """``logging``: lines that mostly write logs, or make what is only logged. ``python_loss``:
-    lines that a function of the loss calls. ``memory``: lines that mostly copy large tensors."""
+    lines that a function of the loss calls. ``cpu``: lines that make data again for each
+    epoch, and what calls them. ``memory``: lines that mostly copy large tensors."""
     stacks, ops, trees = evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees)
     logging = logging_spots(stacks) | {line.at.spot for line in described(stacks, ops, trees)}
     return {
         **dict.fromkeys(_moving(ops, evidence.get(Dispatch)), "memory"),
+        **dict.fromkeys(_made_again(budget, stacks, ops, trees), "cpu"),
         **dict.fromkeys(of_the_loss(stacks, ops, trees), "python_loss"),
         **dict.fromkeys(logging, "logging"),
     }
+
+
+def _made_again(
+    budget: Budget, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
+) -> set[Spot]:
+    lines = between_epochs(budget, stacks, ops, trees)
+    place = epochs_place(lines, ops, trees)
+    return {line.at.spot for line in lines} | ({place.spot} if place else set())
 
 
 def _moving(ops: Ops | None, dispatch: Dispatch | None) -> set[Spot]:

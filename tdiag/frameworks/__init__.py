@@ -66,6 +66,13 @@ def evaluates(frame: str) -> bool:
     return any(one is not None and one.search(frame) for one in known)
 
 
+@cache
+def prepares(frame: str) -> bool:
+    """Whether this frame of a framework asks the user's code for the training data."""
+    known = (framework.prepares for framework in FRAMEWORKS)
+    return any(one is not None and one.search(frame) for one in known)
+
+
 def _value(fix: Fix) -> str:
     """The number that the fix sets: that of its intervention, else the last of its action."""
     _, _, value = (fix.intervention or "").partition("=")

@@ -47,6 +47,9 @@ LIGHTNING = Framework(
         "TD905": "Trainer(accumulate_grad_batches=...), which reduces the last micro-batch only",
     },
     evaluates=re.compile(r"(lightning/pytorch|pytorch_lightning)/loops/evaluation_loop\.py:"),
+    prepares=re.compile(
+        r"(lightning/pytorch|pytorch_lightning)/loops/fit_loop\.py:(_FitLoop\.)?setup_data$"
+    ),
     logging=(
         LoggingPart(
             "the progress bar",

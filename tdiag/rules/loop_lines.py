@@ -17,8 +17,10 @@ from collections.abc import Collection, Iterator, Sequence
 from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.torch_ops import Ops
+from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain
+from tdiag.rules.callers import common_caller
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 BEFORE, AFTER = "before", "after"
@@ -220,6 +222,19 @@ def between_epochs(
     lines = beside_the_step(BEFORE, stacks, ops, trees)
     most = MAJORITY_FRAC * sum(line.self_frac for line in lines)
     return lines if budget.share("prepare") < most <= budget.share("other") else []
+
+
+def epochs_place(
+    lines: Sequence[StackLine], ops: Ops | None, trees: CallTrees | None
+) -> Place | None:
+    """Where lines run that epochs repeat: the one that does most of the work, or else the line that
+    all of it comes from, unless that trains as well."""
+    if not lines or ops is None or most_sampled(lines) is not None:
+        return lines[0].at if lines else None
+    frames = trees.training if trees else ()
+    caller = common_caller({line.at.spot for line in lines}, trees)
+    trains = {(file, number) for (file, _), number in training_lines(ops, frames)}
+    return caller if caller is not None and caller.spot not in trains else lines[0].at
 
 
 def _side(phase: str, line: StackLine, leading: Leading, frames: Sequence[CallFrame]) -> str:

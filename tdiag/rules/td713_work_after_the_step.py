@@ -3,9 +3,10 @@
 ## What it measures
 Samples of the training thread in the user's lines that run between the optimizer's step and the
 next batch: lines below `optimizer.step()` in the loop, lines above it that run when an epoch begins
-(if the budget puts most of their time after the step), and what they call. TD804 covers lines that
-write logs and lines that make what is written, TD803 lines that save the weights. On a device,
-lines that read a value wait for earlier work and do not count.
+(if the budget puts most of their time after the step; time that the marks put into the evaluation
+before an epoch counts as such if samples show these lines in it), and what they call. TD804 covers
+lines that write logs and lines that make what is written, TD803 lines that save the weights. On a
+device, lines that read a value wait for earlier work and do not count.
 
 ## Why it is slow
 Metrics and callbacks run on the training thread, one after the other, while nothing
@@ -27,11 +28,12 @@ What must happen every step, such as an average of the weights, cannot happen le
 
 from __future__ import annotations
 
-from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, held, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
@@ -41,6 +43,7 @@ from tdiag.rules.loop_lines import (
     beside_the_step,
     between_epochs,
     check_samples,
+    epochs_place,
     saved_by_hand,
     waits_for_device,
 )
@@ -80,16 +83,18 @@ def check(
     sampled = scale * sum(line.self_frac for line in beside)
     seen_well = sampled >= MAJORITY_FRAC * clean
     at_most = max(most, clean * share / max(sampled, share) if seen_well else 0.0)
+    when = "at the start of each epoch or trial" if top in between else "after the optimizer's step"
+    place = (epochs_place(between, ops, trees) if top in between else None) or top.at
     return Found(
         summary=(
-            f"Work after the optimizer's step takes {per_step(cost, budget.step_ns)},"
-            f" most of it{where(top.at)} in {top.leaf or top.at.function}."
+            f"Work {when} takes {per_step(cost, budget.step_ns)}, most of it{where(top.at)} in"
+            f" {top.leaf or top.at.function}.{_called_at(place, top.at)}"
         ),
         evidence=(
             *(frac(f"samples{where(line.at)}", line.self_frac, "sample") for line in lines[:3]),
             count("samples of the training thread", stacks.samples, "sample"),
         ),
-        fix=_once(top)
+        fix=_once(place)
         if top in between
         else Fix(
             f"Do the work{where(top.at)} every {LOG_EVERY} steps or once an epoch. If every step"
@@ -105,13 +110,17 @@ def check(
             f" step in {LOG_EVERY}. {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare"),
         ),
-        at=top.at,
+        at=place,
     )
 
 
-def _once(top: StackLine) -> Fix:
+def _called_at(place: Place, top: Place) -> str:
+    return "" if place == top else f" It is called{where(place)}."
+
+
+def _once(place: Place) -> Fix:
     return Fix(
-        f"The work{where(top.at)} is done at the start of each epoch or trial. Do it once, before"
+        f"The work{where(place)} is done at the start of each epoch or trial. Do it once, before"
         " the first, and keep the result.",
         "review",
         action="Do the work once, before the first epoch or trial",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tdiag.evidence.sampled import WRITERS
-from tdiag.frameworks import evaluates, is_framework, logging_part
+from tdiag.frameworks import evaluates, is_framework, logging_part, prepares
 from tdiag.probe.wire import SAVES, is_user_file
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
@@ -60,6 +60,9 @@ class SampledFrame(msgspec.Struct):
     def evaluates(self) -> bool:
         return evaluates(f"{self.file or ''}:{self.name}")
 
+    def prepares(self) -> bool:
+        return prepares(f"{self.file or ''}:{self.name}")
+
     def is_workers(self) -> bool:
         file = self.file or ""
         return file.endswith("torch/utils/data/_utils/worker.py") and self.name == "_worker_loop"
@@ -77,7 +80,8 @@ def package_of(file: str) -> str:
 
 def phase_shown(stack: Sequence[SampledFrame]) -> str:
     """The key of Phases that the innermost frame with a phase shows. A closure within
-    ``optimizer.step``, of a framework or of the user, does not count as the update."""
+    ``optimizer.step``, of a framework or of the user, does not count as the update. What a
+    framework calls to get its data prepares."""
     called = False
     for frame in reversed(stack):
         phase = frame.phase()
@@ -85,7 +89,7 @@ def phase_shown(stack: Sequence[SampledFrame]) -> str:
             return "" if called and phase == "optimizer" else phase
         file = frame.file or ""
         called = called or is_user_file(file) or is_framework(package_of(file))
-    return ""
+    return "prepare" if any(map(SampledFrame.prepares, stack)) else ""
 
 
 def runs_framework(called: Sequence[SampledFrame]) -> bool:
