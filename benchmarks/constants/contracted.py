@@ -179,3 +179,22 @@ def enlarged() -> Figures:
             )
         )
     return figures
+
+
+@measures(td739_mostly_zeros__SPARSE_LOW="least", td739_mostly_zeros__SPARSE_HIGH="most")
+def zeros() -> Figures:
+    """Of a sparse product: its time ÷ that of a dense one ÷ the share that is not zero."""
+    figures = {}
+    for rows, wide in ((512, 128), (2000, 32), (2000, 256), (6000, 16)):
+        for share in (0.002, 0.005, 0.02):
+            dense = (torch.rand(rows, rows) < share).float()
+            for form, sparse in (
+                ("CSR", dense.to_sparse_csr()), ("COO", dense.to_sparse_coo().coalesce())
+            ):  # fmt: skip
+                times = times_as_fast(
+                    with_backward(partial(torch.mm, dense), torch.randn(rows, wide)),
+                    with_backward(partial(torch.sparse.mm, sparse), torch.randn(rows, wide)),
+                )
+                name = f"{form}, {rows} rows, {wide} wide, {share:.1%} not zero"
+                figures[name] = 1 / times / share
+    return figures

@@ -56,7 +56,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # and those of them in a parametrization (torch.nn.utils.parametrize) of a weight; products of
     # which at most half is used, and what is made of their elements, times the share that is not
     # used; calls that record gradients for results that nothing uses; calls on a sequence of which
-    # a part was computed before, times that part.
+    # a part was computed before, times that part; products of which one operand is nearly only
+    # zeros, and of these the share that is not; calls on rows that were copied, times the share of
+    # further copies.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -65,6 +67,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     parametrized_ns: float = 0.0
     thrown_away_ns: float = 0.0
     never_used_ns: float = 0.0
+    mostly_zero_ns: float = 0.0
+    nonzero_ns: float = 0.0
+    copied_ns: float = 0.0
     prefix_ns: float = 0.0
     # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
     # a "product", a "difference" or a "comparison" of everything with everything. Or that write an
@@ -128,6 +133,16 @@ class NeverUsedLine(Kind, frozen=True, kw_only=True):
     ns: float
 
 
+class CopiedRows(Kind, frozen=True, kw_only=True):
+    """A line that copies rows (or, if unknown, one that computes with them), with which layers then
+    compute; ``ns`` per step for what is computed of further copies, as long as calls were counted;
+    ``copies``: the most of one row."""
+
+    at: Place | None
+    ns: float
+    copies: int
+
+
 class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
     ``attention``: None if tensors were not followed from product to product."""
@@ -139,6 +154,7 @@ class Ops(Kind, frozen=True, kw_only=True):
     fused_attention: tuple[FusedAttention, ...] = ()
     prefixes: tuple[PrefixLine, ...] = ()
     never_used: tuple[NeverUsedLine, ...] = ()
+    copied: tuple[CopiedRows, ...] = ()
     acts: bool = False  # Phases.acts
 
 

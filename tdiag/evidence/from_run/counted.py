@@ -23,6 +23,7 @@ from tdiag.evidence.torch_ops import (
     Attention,
     CallRow,
     Calls,
+    CopiedRows,
     Dispatch,
     FusedAttention,
     ModuleMove,
@@ -113,6 +114,9 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             of_batch_ns=part(line, line.of_batch) * compared,
             thrown_away_ns=part(line, line.thrown_away),
             never_used_ns=part(line, line.never_used),
+            mostly_zero_ns=part(line, line.mostly_zero),
+            nonzero_ns=part(line, line.nonzero),
+            copied_ns=part(line, line.copied),
             prefix_ns=part(line, line.prefix),
             again_ns=part(line, line.again),
             parametrized_ns=part(line, line.parametrized),
@@ -142,9 +146,13 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
     never_used = tuple(
         NeverUsedLine(at=location(at), ns=elapsed / steps) for at, elapsed in record.never_used
     )
+    copied = tuple(
+        CopiedRows(at=location(at), ns=elapsed / steps, copies=copies)
+        for at, elapsed, copies in record.copied
+    )
     return Ops(
         steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused,
-        prefixes=prefixes, never_used=never_used, acts=acts,
+        prefixes=prefixes, never_used=never_used, copied=copied, acts=acts,
     )  # fmt: skip
 
 

@@ -32,6 +32,9 @@ class OpsLine(msgspec.Struct):
     parametrized: float = 0
     thrown_away: float = 0
     never_used: float = 0
+    mostly_zero: float = 0
+    nonzero: float = 0
+    copied: float = 0
     prefix: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}
@@ -89,6 +92,7 @@ class OpsRecord(Record):
     frozen: FrozenFields | None = None
     prefixes: list[tuple[At, int, int, int]] = []
     never_used: list[tuple[At, int]] = []
+    copied: list[tuple[At, int, int]] = []
     constant_steps: int = 0
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []

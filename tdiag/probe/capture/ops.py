@@ -25,6 +25,7 @@ from .frozen_weights import FrozenWeights
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
 from .never_used import UnusedResults
+from .operands import Operands
 from .prefixes import JOINS, Prefixes
 from .switched import Capture
 from .thrown_away import ThrownAway
@@ -134,6 +135,7 @@ class OpsCapture(Capture):
         self.contractions, self.of_batch = Contractions(), BatchWork()
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
         self.prefixes, self.never_used = Prefixes(), UnusedResults()
+        self.operands = Operands()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
@@ -163,6 +165,7 @@ class OpsCapture(Capture):
             **self.frozen.report(),
             **self.prefixes.report(),
             **self.never_used.report(),
+            **self.operands.report(),
             constant_steps=self.constants.steps,
             **{"pass": self.window.number},
         )
@@ -224,6 +227,7 @@ class OpsCapture(Capture):
             self.lines.repeated(line, name, args, kwargs, result)
             self.thrown_away.seen(name, args, kwargs, result, line, took)
             self.prefixes.seen(name, args, result, line, took)
+            self.operands.seen(name, args, kwargs, result, at, line, took)
         if self.constants.seen(name, args, kwargs, result, at):
             line.constant += took
         else:

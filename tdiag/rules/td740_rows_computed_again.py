@@ -1,0 +1,107 @@
+"""Layers compute copies of the same rows
+
+## What it measures
+Products and convolutions that take longer than a call's fixed cost, and whose input has every row
+several times: in groups of one size, side by side (`repeat_interleave`, `expand`) or one sequence
+after another (`repeat`, `tile`). The values are compared while torch calls are counted, on a CPU.
+
+## Why it is slow
+An encoder that runs on `x.repeat_interleave(k, 0)` computes each picture or user k times, forward
+and backward, and keeps k times the activations: for each of its captions, of its samples of a
+latent, of the candidates that are scored for it.
+
+## What to do
+Run the layers on the rows once, and repeat, expand or index their result. Where random numbers come
+in (dropout, a sampled latent), repeat just before.
+
+## How the gain is computed
+The time of these calls × the share of further copies, with their share of the backward. High end:
+backward takes four times its share; low end: three quarters of the forward's part alone.
+
+## When this advice is wrong
+If the copies get different weights or masks within a call. A normalisation over the batch gives the
+same numbers either way.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import CopiedRows, Ops
+from tdiag.model.diagnosis import Fix
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.examples import at, budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
+from tdiag.rules.thresholds import REPLACED_LOW_FRAC
+from tdiag.units import duration, percent
+
+CODE = "TD740"
+NAME = "rows-computed-again"
+CLASS = "compute"
+UNTRIED = "the layers must run before the rows are copied"
+
+
+def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+    if budget.has_device or not ops.copied:
+        return None  # the values of a device's tensors are not read
+    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.copied_ns)
+    total = sum(spent.values())
+    if not total:
+        return None
+    most = max(ops.copied, key=lambda x: x.ns)
+    share = backward_share(lines, ops, lambda x: x.copied_ns)
+    backward = phases.wall_ns.get("backward", 0.0)
+    layer = lines[0].at
+    computed = "" if most.at == layer else f", and computed again{where(layer)}"
+    return Found(
+        summary=(
+            f"Every row is there {most.copies} times{where(most.at)}{computed}: the further copies"
+            f" take {duration(total + backward * share)} per step"
+            f" ({percent((total + backward * share) / budget.step_ns)}) with their backward."
+        ),
+        evidence=(
+            count("copies of a row, at most", most.copies, "ops"),
+            ns("layers on further copies", total, "baseline"),
+            ns("their backward", backward * share, "baseline"),
+        ),
+        fix=Fix(
+            f"Run the layers{where(layer)} on each row once, and copy their result"
+            f"{where(most.at)}.",
+            "review",
+            action="Copy the result of the layers, not their input",
+            code="states = encoder(x).repeat_interleave(k, dim=0)"
+            "  # not encoder(x.repeat_interleave(k, dim=0))",
+        ),
+        gain=Gain(
+            total * REPLACED_LOW_FRAC,
+            total + backward * most_of_backward(share),
+            f"high end: the {duration(total)} with a backward that takes up to"
+            f" {BACKWARD_TIMES:.0f} times its share; low end: three quarters of the forward's"
+            " part.",
+            (*spent, "backward"),
+        ),
+        at=most.at,
+    )
+
+
+def fires() -> Evidence:
+    """A picture encoded for each of its five captions."""
+    return _encoded(copies=5)
+
+
+def clear() -> Evidence:
+    """Encoded once."""
+    return _encoded(copies=1)
+
+
+def _encoded(copies: int) -> Evidence:
+    again = 30e6 * (1 - 1 / copies)
+    encoder = op_line(18, "forward", 6, grad_calls=6.0, elapsed_ns=30e6, copied_ns=again)
+    rest = op_line(24, "forward", 9, grad_calls=9.0, elapsed_ns=6e6)
+    counted = ops(encoder, rest)
+    if copies > 1:
+        copied = (CopiedRows(at=at(44, "main"), ns=again, copies=copies),)
+        counted = Ops(steps=counted.steps, lines=counted.lines, copied=copied)
+    step = budget(forward=36, backward=72, optimizer=4)
+    return Evidence().add(step, phases(forward=36, backward=72, optimizer=4), counted)

@@ -1,0 +1,124 @@
+"""What the large operands of products hold: zeros, or copies of rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.torch_ops import Ops
+
+from .harness import watch_code
+
+SCRIPT = """
+import torch
+from torch import nn
+torch.set_num_threads(1)
+F = nn.functional
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 64))
+        self.picture = nn.Conv2d(3, 16, 5)
+        self.table = nn.Parameter(torch.randn(4000, 64))
+        near = torch.rand(1500, 1500)
+        self.near, self.dense = (near < 0.003).float(), near
+        self.mask = nn.Parameter((near < 0.003).float())
+    def forward(self, x, images, ids):
+        {copied}
+        return {made}  # HERE
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100_000):
+    x, images = torch.randn(100, 256), torch.randn(8, 3, 64, 64)
+    ids = torch.randint(0, 4000, (512,))
+    loss = net(x, images, ids).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+COPIED, HERE = (
+    next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if word in line)
+    for word in ("{copied}", "# HERE")
+)
+
+
+def counted(folder: Path, made: str, copied: str = "") -> Ops:
+    script = SCRIPT.format(made=made, copied=copied)
+    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    ops = run.evidence().get(Ops)
+    assert ops is not None
+    return ops
+
+
+@pytest.mark.parametrize(
+    ("made", "left"),
+    [
+        ("self.near @ torch.randn(1500, 64, requires_grad=True)", 0.003),
+        ("torch.mm(torch.randn(64, 1500, requires_grad=True), self.near)", 0.003),
+        ("F.one_hot(ids, 4000).float() @ self.table", 1 / 4000),
+        ("F.linear(F.one_hot(ids, 4000).float(), self.table.T)", 1 / 4000),
+    ],
+)
+def test_products_of_zeros(made: str, left: float, tmp_path: Path) -> None:
+    lines = [x for x in counted(tmp_path, made).lines if x.mostly_zero_ns]
+    assert {x.at.line for x in lines} == {HERE}
+    zeros, nonzero = (
+        sum(y) for y in zip(*((x.mostly_zero_ns, x.nonzero_ns) for x in lines), strict=True)
+    )
+    assert nonzero / zeros == pytest.approx(left, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "self.dense @ torch.randn(1500, 64, requires_grad=True)",
+        "self.mask @ torch.randn(1500, 64)",  # it learns
+        "self.near.tril() * self.table[0, 0]",  # no product of matrices
+        "self.near.to_sparse_csr() @ torch.randn(1500, 64, requires_grad=True)",
+        "torch.eye(64) @ self.table[:64]",  # small
+    ],
+)
+def test_what_is_not_of_zeros(made: str, tmp_path: Path) -> None:
+    assert not any(x.mostly_zero_ns for x in counted(tmp_path, made).lines)
+
+
+BODY, PICTURE = "self.body(x)", "self.picture(images)"
+
+
+@pytest.mark.parametrize(
+    ("copied", "made", "copies"),
+    [
+        ("x = x.repeat_interleave(8, 0)", BODY, 8),
+        ("x = x.repeat(6, 1)", BODY, 6),
+        ("x = x[:, None].expand(-1, 8, -1)", BODY, 8),
+        ("x = x[:, None].expand(-1, 8, -1).reshape(-1, 256)", BODY, 8),
+        ("x = x[None].expand(8, -1, -1)", BODY, 8),
+        ("x = x[torch.arange(100).repeat_interleave(8)]", BODY, 8),
+        ("images = images.repeat_interleave(5, dim=0)", PICTURE, 5),
+        ("images = images.repeat(3, 1, 1, 1)", PICTURE, 3),
+    ],
+)
+def test_copies_of_rows(copied: str, made: str, copies: int, tmp_path: Path) -> None:
+    ops = counted(tmp_path, made, copied)
+    assert {(x.at.line, x.copies) for x in ops.copied if x.at} == {(COPIED, copies)}
+    here = [x for x in ops.lines if x.at.line == HERE]
+    share = sum(x.copied_ns for x in here) / sum(x.elapsed_ns for x in here)
+    assert 0.5 * (1 - 1 / copies) < share < 1.001 - 1 / copies
+
+
+@pytest.mark.parametrize(
+    ("copied", "made"),
+    [
+        ("", BODY),
+        ("x = torch.cat([x.repeat(8, 1), torch.randn(7, 256)])", BODY),
+        ("x = x.repeat(8, 1) + torch.randn(800, 1)", BODY),
+        ("x = F.dropout(x.repeat(8, 1))", BODY),
+        ("x = x[torch.randint(0, 100, (800,))]", BODY),  # not a regular pattern
+        ("images = images.flip(0)", PICTURE),
+    ],
+)
+def test_other_rows(copied: str, made: str, tmp_path: Path) -> None:
+    ops = counted(tmp_path, made, copied)
+    assert ops.copied == () and not any(x.copied_ns for x in ops.lines)
