@@ -70,7 +70,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     worst = lines[0]
     return Found(
         summary=(
-            f"{percent(1 - left)} of a matrix that is multiplied{where(worst.at)} is zero. Its"
+            f"All but {percent(left)} of a matrix that is multiplied{where(worst.at)} is zero. Its"
             f" products take {duration(total)} per step ({percent(total / budget.step_ns)}),"
             " without their backward."
         ),

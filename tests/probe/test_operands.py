@@ -96,6 +96,7 @@ BODY, PICTURE = "self.body(x)", "self.picture(images)"
         ("x = x[:, None].expand(-1, 8, -1).reshape(-1, 256)", BODY, 8),
         ("x = x[None].expand(8, -1, -1)", BODY, 8),
         ("x = x[torch.arange(100).repeat_interleave(8)]", BODY, 8),
+        ("x = (x > 1).float().repeat(6, 1)", BODY, 6),
         ("images = images.repeat_interleave(5, dim=0)", PICTURE, 5),
         ("images = images.repeat(3, 1, 1, 1)", PICTURE, 3),
     ],
@@ -106,6 +107,20 @@ def test_copies_of_rows(copied: str, made: str, copies: int, tmp_path: Path) -> 
     here = [x for x in ops.lines if x.at.line == HERE]
     share = sum(x.copied_ns for x in here) / sum(x.elapsed_ns for x in here)
     assert 0.5 * (1 - 1 / copies) < share < 1.001 - 1 / copies
+
+
+@pytest.mark.parametrize(
+    ("made", "least"),
+    [
+        ("self.body(x).tanh().mul(2)", 0.8),  # what is computed of copies row by row
+        ("self.body(x) * torch.randn(800, 64)", 0.1),  # random numbers: no copies
+        ("self.body(x).tanh() @ torch.randn(64, 900)", 0.1),  # no weight
+    ],
+)
+def test_what_follows_from_copies(made: str, least: float, tmp_path: Path) -> None:
+    ops = counted(tmp_path, made, "x = x.repeat_interleave(8, 0)")
+    here = [x for x in ops.lines if x.at.line == HERE]
+    assert sum(x.copied_ns for x in here) > least * sum(x.elapsed_ns for x in here)
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,32 @@ several times.
 An adjacency matrix of a graph, or classes as one-hot vectors, written as dense matrices: nearly
 all that is multiplied is zero. Rows that ``repeat``, ``expand`` or an index has copied: a layer
 computes each copy again. Rows count as copied if all of them are, in groups of one size: side by
-side, or one sequence of rows after another. Only values in the memory of the CPU are read.
+side, or one sequence of rows after another. What works on each row by itself then gives copies as
+well. Only values in the memory of the CPU are read.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ..models import plain
-from .frozen_weights import tensors_in
+from .frozen_weights import MOST_TRACKED, tensors_in
 from .lines import LineCalls
 
 MATRIX = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm"}
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
 COPIES = {"repeat", "repeat_interleave", "expand", "expand_as", "tile", "broadcast_to"}
+# Each row of the result comes from that row of the first input.
+ROW_BY_ROW = MATRIX - {"bmm", "baddbmm", "__rmatmul__"} | CONVOLUTIONS | {
+    "relu", "relu_", "gelu", "silu", "elu", "leaky_relu", "tanh", "sigmoid", "softplus", "exp",
+    "layer_norm", "batch_norm", "group_norm", "max_pool1d", "max_pool2d", "avg_pool2d",
+    "adaptive_avg_pool2d", "softmax", "log_softmax", "mul", "__mul__", "div", "__truediv__",
+}  # fmt: skip
 PICKS = {"__getitem__", "index_select"}  # copy rows if the index names them more than once
 # Shorter calls may be fixed cost, which fewer numbers do not save (fixed_cost.NO_OVERHEAD_NS).
 LONG_NS = 100_000
@@ -38,6 +47,8 @@ class Operands:
     def __init__(self) -> None:
         self.copies: dict[int, Any] = {}  # number of rows → place of the last copy with as many
         self.copied: dict[Any, list[int]] = {}
+        # id of a result of copied rows → weak reference, copies of each, place.
+        self.results: dict[int, tuple[Any, int, Any]] = {}
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, at: Any, line: LineCalls, took: int
@@ -46,23 +57,34 @@ class Operands:
         if name in COPIES | PICKS:
             self._copied(result, at, sure=name in COPIES)
             return
-        if took < LONG_NS or name not in MATRIX | CONVOLUTIONS:
-            return
         first = args[0] if args else kwargs.get("input")
-        if name in MATRIX:
-            left = [_nonzero(x) for x in tensors_in(args, kwargs) if _readable(x) and x.dim() > 1]
-            least = min(left, default=1.0)
-            if least <= MOST_NONZERO:
-                line.mostly_zero += took
-                line.nonzero += round(took * least)
-        if _readable(first) and name != "bmm" and (copies := _copies(first, name)) > 1:
-            again = round(took * (1 - 1 / copies))
-            line.copied += again
-            place = self.copies.get(_rows(first) if name in MATRIX else len(first), at)
-            if place in self.copied or len(self.copied) < MOST_PLACES:
-                sums = self.copied.setdefault(place, [0, 0])
-                sums[0] += again
-                sums[1] = max(sums[1], copies)
+        reference, copies, place = self.results.get(id(first), (None, 1, None))
+        if reference is not None and reference() is first:
+            if name in ROW_BY_ROW and _same_for_all_rows(first, args, kwargs):
+                self._again(line, took, result, copies, place)
+        elif took >= LONG_NS and name in MATRIX | CONVOLUTIONS:
+            if name in MATRIX:
+                self._zeros(tensors_in(args, kwargs), line, took)
+            if _readable(first) and name != "bmm" and (copies := _copies(first, name)) > 1:
+                place = self.copies.get(_rows(first) if name in MATRIX else len(first), at)
+                self._again(line, took, result, copies, place)
+
+    def _zeros(self, operands: Iterable[torch.Tensor], line: LineCalls, took: int) -> None:
+        left = [_nonzero(x) for x in operands if _readable(x) and x.dim() > 1]
+        if (least := min(left, default=1.0)) <= MOST_NONZERO:
+            line.mostly_zero += took
+            line.nonzero += round(took * least)
+
+    def _again(self, line: LineCalls, took: int, result: Any, copies: int, place: Any) -> None:
+        """A call computed copies."""
+        again = round(took * (1 - 1 / copies))
+        line.copied += again
+        if place in self.copied or len(self.copied) < MOST_PLACES:
+            sums = self.copied.setdefault(place, [0, 0])
+            sums[0] += again
+            sums[1] = max(sums[1], copies)
+        if isinstance(result, torch.Tensor) and len(self.results) < MOST_TRACKED:
+            self.results[id(result)] = weakref.ref(result), copies, place
 
     def _copied(self, result: Any, at: Any, sure: bool) -> None:
         if isinstance(result, torch.Tensor) and result.dim() > 1:
@@ -73,6 +95,12 @@ class Operands:
     def report(self) -> dict[str, Any]:
         """The field `copied` of the `ops` record."""
         return {"copied": [[at, *sums] for at, sums in self.copied.items()]}
+
+
+def _same_for_all_rows(first: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the call's other tensors are weights, or one number a feature."""
+    others = (value for value in tensors_in(args, kwargs) if value is not first)
+    return all(isinstance(value, torch.nn.Parameter) or value.dim() < 2 for value in others)
 
 
 def _rows(value: torch.Tensor) -> int:
@@ -108,7 +136,9 @@ def _copies(value: torch.Tensor, name: str) -> int:
         return 1
     rows = value.flatten(1) if name in CONVOLUTIONS else value.flatten(0, -2)
     number = len(rows)
-    same = rows[:, 0] == rows[0, 0]
+    # A number of each row's own, so that rows of zeros and ones are told apart, too.
+    marks = (rows * torch.linspace(0.5, 1.5, rows.shape[1], dtype=rows.dtype)).sum(1)
+    same = marks == marks[0]
     if number < 2 or int(same.sum()) < 2:
         return 1
     beside = number if bool(same.all()) else int((~same).to(torch.uint8).argmax())
