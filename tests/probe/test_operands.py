@@ -24,6 +24,8 @@ class Net(nn.Module):
         near = torch.rand(1500, 1500)
         self.near, self.dense = (near < 0.003).float(), near
         self.mask = nn.Parameter((near < 0.003).float())
+        self.tokens = nn.Embedding(50, 64)
+        self.reads = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
     def forward(self, x, images, ids):
         {copied}
         return {made}  # HERE
@@ -78,6 +80,7 @@ def test_products_of_zeros(made: str, left: float, tmp_path: Path) -> None:
         "self.near.tril() * self.table[0, 0]",  # no product of matrices
         "self.near.to_sparse_csr() @ torch.randn(1500, 64, requires_grad=True)",
         "torch.eye(64) @ self.table[:64]",  # small
+        "torch.zeros(500, 64) @ self.table[:64].T",  # all of it, as of a first state
     ],
 )
 def test_what_is_not_of_zeros(made: str, tmp_path: Path) -> None:
@@ -85,6 +88,7 @@ def test_what_is_not_of_zeros(made: str, tmp_path: Path) -> None:
 
 
 BODY, PICTURE = "self.body(x)", "self.picture(images)"
+READ = "self.reads(self.tokens(ids))"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +103,8 @@ BODY, PICTURE = "self.body(x)", "self.picture(images)"
         ("x = (x > 1).float().repeat(6, 1)", BODY, 6),
         ("images = images.repeat_interleave(5, dim=0)", PICTURE, 5),
         ("images = images.repeat(3, 1, 1, 1)", PICTURE, 3),
+        ("ids = (ids % 50).view(16, 32).repeat_interleave(8, dim=0)", READ, 8),
+        ("ids = (ids % 50).view(16, 32).repeat(8, 1)", READ, 8),
     ],
 )
 def test_copies_of_rows(copied: str, made: str, copies: int, tmp_path: Path) -> None:
@@ -132,6 +138,7 @@ def test_what_follows_from_copies(made: str, least: float, tmp_path: Path) -> No
         ("x = F.dropout(x.repeat(8, 1))", BODY),
         ("x = x[torch.randint(0, 100, (800,))]", BODY),  # not a regular pattern
         ("images = images.flip(0)", PICTURE),
+        ("ids = (ids % 50).view(16, 32)", READ),
     ],
 )
 def test_other_rows(copied: str, made: str, tmp_path: Path) -> None:

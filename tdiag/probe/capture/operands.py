@@ -23,6 +23,7 @@ from .lines import LineCalls
 
 MATRIX = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm"}
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
+SEQUENCES = {"multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu"}
 COPIES = {"repeat", "repeat_interleave", "expand", "expand_as", "tile", "broadcast_to"}
 # Each row of the result comes from that row of the first input.
 ROW_BY_ROW = MATRIX - {"bmm", "baddbmm", "__rmatmul__"} | CONVOLUTIONS | {
@@ -62,15 +63,16 @@ class Operands:
         if reference is not None and reference() is first:
             if name in ROW_BY_ROW and _same_for_all_rows(first, args, kwargs):
                 self._again(line, took, result, copies, place)
-        elif took >= LONG_NS and name in MATRIX | CONVOLUTIONS:
+        elif took >= LONG_NS and name in MATRIX | CONVOLUTIONS | SEQUENCES:
             if name in MATRIX:
                 self._zeros(tensors_in(args, kwargs), line, took)
             if _readable(first) and name != "bmm" and (copies := _copies(first, name)) > 1:
-                place = self.copies.get(_rows(first) if name in MATRIX else len(first), at)
+                counts = (len(first), _rows(first), first.shape[1])
+                place = next((self.copies[n] for n in counts if n in self.copies), at)
                 self._again(line, took, result, copies, place)
 
     def _zeros(self, operands: Iterable[torch.Tensor], line: LineCalls, took: int) -> None:
-        left = [_nonzero(x) for x in operands if _readable(x) and x.dim() > 1]
+        left = [_nonzero(x) for x in operands if _readable(x)]
         if (least := min(left, default=1.0)) <= MOST_NONZERO:
             line.mostly_zero += took
             line.nonzero += round(took * least)
@@ -113,28 +115,35 @@ def _readable(value: Any) -> bool:
         and plain(value)
         and value.device.type == "cpu"
         and value.layout is torch.strided
+        and value.is_floating_point()
+        and value.dim() > 1
         and value.numel() >= FEWEST
     )
 
 
 def _nonzero(value: torch.Tensor) -> float:
-    """The share of elements that are not zero; 1 for one that learns, which has no fixed zeros."""
+    """The share of elements that are not zero; 1 for one that learns, which has no fixed zeros, and
+    for zeros alone, the first state of a recurrent layer."""
     if value.requires_grad:
         return 1.0
     row = value[(0,) * (value.dim() - 1)]
     if int(row.count_nonzero()) > MOST_NONZERO * row.numel() + 1:
         return 1.0
-    return int(value.count_nonzero()) / value.numel()
+    return (int(value.count_nonzero()) or value.numel()) / value.numel()
 
 
 def _copies(value: torch.Tensor, name: str) -> int:
-    """How often each row occurs; of a convolution each image is a row."""
+    """How often each row occurs, or each sample: along the first dimension, or the second."""
     spread = math.prod(n for n, step in zip(value.shape, value.stride(), strict=True) if not step)
     if spread > 1:
         return spread
-    if not value.is_contiguous():
-        return 1
-    rows = value.flatten(1) if name in CONVOLUTIONS else value.flatten(0, -2)
+    kinds = [value.flatten(1)]
+    if name not in CONVOLUTIONS and value.dim() == 3:
+        kinds += [value.flatten(0, 1), value.transpose(0, 1).flatten(1)]
+    return max(_copies_of_rows(rows) for rows in kinds)
+
+
+def _copies_of_rows(rows: torch.Tensor) -> int:
     number = len(rows)
     # A number of each row's own, so that rows of zeros and ones are told apart, too.
     marks = (rows * torch.linspace(0.5, 1.5, rows.shape[1], dtype=rows.dtype)).sum(1)
@@ -143,12 +152,12 @@ def _copies(value: torch.Tensor, name: str) -> int:
         return 1
     beside = number if bool(same.all()) else int((~same).to(torch.uint8).argmax())
     if beside > 1 and number % beside == 0:
-        groups = rows.view(-1, beside, rows.shape[1])
+        groups = rows.reshape(-1, beside, rows.shape[1])
         if bool((groups == groups[:, :1]).all()):
             return beside
     period = 1 + int(same[1:].to(torch.uint8).argmax())
     if period > 1 and number % period == 0:
-        groups = rows.view(-1, period, rows.shape[1])
+        groups = rows.reshape(-1, period, rows.shape[1])
         if bool((groups == groups[:1]).all()):
             return number // period
     return 1
