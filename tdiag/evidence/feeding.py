@@ -148,6 +148,7 @@ class Loader(Kind, frozen=True, kw_only=True):
     role: str
     created_at: Place | None
     iterated_at: Place | None = None  # the line that last began a pass over it
+    in_a_row: int = 1  # the most passes over it between two training steps
     dataset_class: str
     dataset_at: Place | None  # __getitem__ / __iter__ of the dataset
     dataset_len: int | None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Modules, Optimizers
+from tdiag.frameworks import evaluates
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, where
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
+from tdiag.rules.base import Abstain, same_function, where
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 LARGE_FRAC = Threshold(
@@ -59,6 +62,39 @@ def evaluation_place(loaders: Loaders | None, modules: Modules | None) -> Place 
             return loader.iterated_at or loader.created_at
     called = [module for module in modules.modules if module.evaluated_at] if modules else []
     return max(called, key=lambda module: module.parameters).evaluated_at if called else None
+
+
+def line_in_framework(trees: CallTrees | None) -> Place | None:
+    """The line of the user's function that a framework's evaluation calls (``validation_step``)
+    through which most of its samples go; None without one that more than half go through."""
+    frames = trees.training if trees else ()
+    shares: dict[Place, float] = defaultdict(float)
+    within: list[bool] = []  # called by a framework's evaluation, with no line of the user between
+    for frame in frames:
+        above = frame.parent >= 0 and within[frame.parent]
+        if above and frame.user:
+            shares[Place(file=frame.file, line=frame.line, function=frame.name)] += frame.frac
+        within.append(not frame.user and (above or evaluates(f"{frame.file}:{frame.name}")))
+    most = max(shares, key=lambda at: shares[at], default=None)
+    whole = sum(shares.values())
+    return most if most is not None and shares[most] > MAJORITY_FRAC * whole else None
+
+
+def caller_of(place: Place, trees: CallTrees | None) -> Place | None:
+    """The user's line that most often calls the function of this place, by the samples."""
+    frames = trees.training if trees else ()
+    shares: dict[Place, float] = defaultdict(float)
+    for frame in frames:
+        if frame.user and same_function(Place(frame.file, frame.line, frame.name), place):
+            above = frame.parent
+            while above >= 0 and not frames[above].user:
+                above = frames[above].parent
+            if above >= 0:
+                caller = frames[above]
+                at = Place(file=caller.file, line=caller.line, function=caller.name)
+                if not same_function(at, place):  # a comprehension of the function itself
+                    shares[at] += frame.frac
+    return max(shares, key=lambda at: shares[at], default=None)
 
 
 def over(place: Place | None, loaders: Loaders | None) -> str:

@@ -2,7 +2,9 @@
 
 ## What it measures
 Evaluation time per training step: forward passes that no backward follows, with their data. If more
-than half of it does not call the model (metrics, decoding, plots), the finding names that line.
+than half of it does not call the model (metrics, decoding, plots), the finding names that line. If
+a framework runs it, the finding names the line of `validation_step` that takes most of it; if one
+loader is read several times in a row, with no training step between, the line that does so.
 
 ## Why it is slow
 Evaluating every few steps, or on a large validation set, costs as much as training on it without
@@ -10,11 +12,13 @@ the backward pass.
 
 ## What to do
 Evaluate less often, or on a fixed part of the validation set. Use a larger batch there, because no
-gradients take memory.
+gradients take memory. For several thresholds or metrics run the model once, and keep its outputs:
+it does not change in between.
 
 ## How the gain is computed
 Low end: a quarter as many evaluations, or, if a line beside the model takes most of it, that work
-at half its cost; nothing, if only one evaluation and no end of an epoch was seen: it may be rare.
+at half its cost, or, if the same data is read several times in a row, three quarters of the further
+times; nothing, if only one evaluation and no end of an epoch was seen: it may be rare.
 High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
@@ -38,20 +42,28 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
     SEEN_ONCE,
     abstain_unless_epoch_ended,
+    caller_of,
     evaluation_place,
     gathers,
+    line_in_framework,
     over,
     seen_once,
 )
 from tdiag.rules.examples import at, budget, loaders, phases
-from tdiag.rules.loop_lines import chain, function_key
-from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES, RARER_LOW_FRAC
+from tdiag.rules.loop_lines import chain, function_key, training_lines
+from tdiag.rules.thresholds import (
+    LOW_END_FRAC,
+    MIN_SAMPLES,
+    RARER_LOW_FRAC,
+    REPLACED_LOW_FRAC,
+)
 from tdiag.units import duration, percent, plural
 
 CODE = "TD802"
@@ -65,6 +77,12 @@ USUAL_FRAC = Threshold(
     "of the training time",
     "By arithmetic, rounded: a validation set of a fifth of the data, forward only (a third of a"
     " step), once an epoch, takes 6 %.",
+)
+
+MIN_IN_A_ROW = Threshold(
+    3,
+    "passes over one loader",
+    "Heuristic: a second one may serve another model, an average of the weights for example.",
 )
 
 
@@ -91,8 +109,17 @@ def check(
     once = seen_once("evaluation", phases, steps, history)
     rarer = math.ceil(evaluating / usual) if usual else 1
     at = evaluation_place(loaders, modules)
+    if at is None or _trains(at, ops, trees):
+        at = line_in_framework(trees) or at
     places, told, cheaper = over(at, loaders), "", _larger_batches(loaders)
     least, how = evaluating * RARER_LOW_FRAC, "a quarter as many evaluations"
+    times = _in_a_row(loaders)
+    if times >= MIN_IN_A_ROW and at is not None:
+        at = caller_of(at, trees) or at
+        told = f" The same data is read {times} times in a row{where(at)}."
+        cheaper += " Or run the model on it once, keep the outputs, and compute all from them."
+        least = evaluating * (1 - 1 / times) * REPLACED_LOW_FRAC
+        how = "three quarters of what further passes over the same data take"
     beside = _beside_the_model(stacks, ops, trees, modules)
     # Samples may have seen more or fewer evaluations than the clean steps.
     seen = sum(line.evaluating for line in stacks.training) if stacks else 0.0
@@ -120,13 +147,25 @@ def check(
         ),
         gain=Gain(
             0.0 if once else least,
-            evaluating - usual,
+            max(evaluating - usual, evaluating * (1 - 1 / times)),
             f"low end: {SEEN_ONCE if once else how}; high end: it"
             f" takes {percent(USUAL_FRAC)} of the time.",
             ("evaluation",),
         ),
         at=at,
     )
+
+
+def _trains(place: Place, ops: Ops | None, trees: CallTrees | None) -> bool:
+    """Whether the line also leads to gradients and updates: a framework runs the whole loop."""
+    frames = trees.training if trees else ()
+    lines = training_lines(ops, frames) if ops else ()
+    return place.spot in {(file, number) for (file, _), number in lines}
+
+
+def _in_a_row(loaders: Loaders | None) -> int:
+    known = loaders.loaders if loaders else ()
+    return max((x.in_a_row for x in known if x.role == "eval"), default=1)
 
 
 def _larger_batches(loaders: Loaders | None) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
+
+import numpy as np
 
 from tdiag.evidence.feeding import (
     BatchField,
@@ -27,6 +29,7 @@ from tdiag.evidence.from_run.records import (
     LoaderRecord,
     location,
 )
+from tdiag.evidence.from_run.slices import Ints
 
 
 def make_loaders(
@@ -45,6 +48,7 @@ def make_loaders(
                 [it for it in lead.all(IteratorRecord) if it.loader == about.id],
                 fetches[about.id],
                 clean,
+                lead.steps.end,
             )
             for about in lead.all(LoaderRecord)
         )
@@ -91,12 +95,19 @@ def _in_window(fetches: list[FetchRecord], clean: Clean) -> list[FetchRecord]:
     return inside or fetches
 
 
+def _in_a_row(iterators: list[IteratorRecord], step_ends: Ints) -> int:
+    """The most iterators that were made between the ends of two steps."""
+    between = Counter(np.searchsorted(step_ends, [it.t for it in iterators]).tolist())
+    return max((n for at, n in between.items() if 0 < at < len(step_ends)), default=1)
+
+
 def _loader(
     about: LoaderRecord,
     role: str,
     iterators: list[IteratorRecord],
     all_fetches: list[FetchRecord],
     clean: Clean,
+    step_ends: Ints,
 ) -> Loader:
     fetches = _in_window(all_fetches, clean)
     # The size of only some batches is measured, and profilers do not change it.
@@ -107,6 +118,7 @@ def _loader(
         role=role,
         created_at=location(about.at),
         iterated_at=next((location(it.at) for it in reversed(iterators) if it.at), None),
+        in_a_row=_in_a_row(iterators, step_ends),
         dataset_class=about.dataset_class,
         dataset_at=location(about.dataset_at),
         dataset_len=about.dataset_len,

@@ -1,0 +1,87 @@
+"""Where an evaluation's time goes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.from_run.loader_fetches import _in_a_row
+from tdiag.evidence.from_run.records import IteratorRecord
+from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.evaluation import caller_of, line_in_framework
+from tdiag.rules.examples import at, loaders, op_line, ops
+
+FILE = at(1).file
+LOOP = "/opt/lib/site-packages/lightning/pytorch/loops/evaluation_loop.py"
+
+
+def frames(*made: tuple[str, str, int, int, float]) -> CallTrees:
+    """File ("" for the user's), name, line, the caller's number, share."""
+    return CallTrees(
+        training=tuple(
+            CallFrame(
+                name=name, file=file or FILE, line=line, parent=parent, frac=share, user=not file
+            )
+            for file, name, line, parent, share in made
+        ),
+        workers=(),
+    )
+
+
+FRAMEWORK = frames(
+    ("", "main", 120, -1, 1.0),
+    (LOOP, "_EvaluationLoop.run", 0, 0, 0.6),
+    ("", "validation_step", 78, 1, 0.1),
+    ("", "validation_step", 80, 1, 0.45),
+    ("", "ItemTower.forward", 60, 3, 0.45),
+    ("/opt/lib/site-packages/torch/nn/modules/linear.py", "forward", 0, 4, 0.4),
+)
+SWEEP = frames(
+    ("", "main", 99, -1, 1.0),
+    ("", "best_threshold", 48, 0, 0.7),
+    ("", "dice_at", 35, 1, 0.1),
+    ("", "dice_at", 36, 1, 0.6),
+    ("", "dice_at", 90, 0, 0.05),
+)
+
+
+def judged(trees: CallTrees, **loader: object) -> Finding:
+    found = run_rule(
+        find("TD802"), find("TD802").fires().add(loaders(role="eval", **loader), trees)
+    )
+    assert isinstance(found, Finding) and found.location is not None
+    return found
+
+
+def test_a_frameworks_evaluation_is_placed_in_the_users_function() -> None:
+    place = line_in_framework(FRAMEWORK)
+    assert place is not None and place.line == 80
+    assert line_in_framework(SWEEP) is None
+    fit = op_line(120, "optimizer", 9, at=at(120, "main"))
+    evidence = (
+        find("TD802")
+        .fires()
+        .add(loaders(role="eval", iterated_at=at(120, "main")), FRAMEWORK, ops(fit))
+    )
+    found = run_rule(find("TD802"), evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 80
+
+
+@pytest.mark.parametrize(("in_a_row", "line"), [(19, 48), (3, 48), (2, 35), (1, 35)])
+def test_the_line_that_reads_the_same_data_again(in_a_row: int, line: int) -> None:
+    caller = caller_of(at(35, "dice_at"), SWEEP)
+    assert caller is not None and caller.line == 48
+    found = judged(SWEEP, iterated_at=at(35, "dice_at"), in_a_row=in_a_row)
+    assert found.location is not None and found.location.line == line
+    assert (f"{in_a_row} times in a row" in found.summary) is (line == 48)
+
+
+def test_passes_between_two_steps() -> None:
+    ends = np.array([100, 200, 300])
+    made = [IteratorRecord(t=t, loader=1) for t in (10, 20, 30, 40, 150, 160, 170, 210, 400, 401)]
+    assert _in_a_row(made, ends) == 3  # not the four before training, nor those after it
+    assert _in_a_row([], ends) == _in_a_row(made, ends[:0]) == 1
