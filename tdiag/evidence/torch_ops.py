@@ -58,7 +58,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # used; calls that record gradients for results that nothing uses; calls on a sequence of which
     # a part was computed before, times that part; products of which one operand is nearly only
     # zeros, and of these the share that is not; calls on rows that were copied, times the share of
-    # further copies.
+    # further copies; calls that write low-rank products of parameters out, and products with these
+    # as a weight.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -70,6 +71,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     mostly_zero_ns: float = 0.0
     nonzero_ns: float = 0.0
     copied_ns: float = 0.0
+    low_rank_ns: float = 0.0
+    low_rank_used_ns: float = 0.0
     prefix_ns: float = 0.0
     # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
     # a "product", a "difference" or a "comparison" of everything with everything. Or that write an

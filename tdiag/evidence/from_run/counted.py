@@ -117,6 +117,8 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             mostly_zero_ns=part(line, line.mostly_zero),
             nonzero_ns=part(line, line.nonzero),
             copied_ns=part(line, line.copied),
+            low_rank_ns=part(line, line.low_rank),
+            low_rank_used_ns=part(line, line.low_rank_used),
             prefix_ns=part(line, line.prefix),
             again_ns=part(line, line.again),
             parametrized_ns=part(line, line.parametrized),

@@ -35,6 +35,8 @@ class OpsLine(msgspec.Struct):
     mostly_zero: float = 0
     nonzero: float = 0
     copied: float = 0
+    low_rank: float = 0
+    low_rank_used: float = 0
     prefix: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}

@@ -24,6 +24,7 @@ from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
+from .low_rank import LowRank
 from .never_used import UnusedResults
 from .operands import Operands
 from .prefixes import JOINS, Prefixes
@@ -135,7 +136,7 @@ class OpsCapture(Capture):
         self.contractions, self.of_batch = Contractions(), BatchWork()
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
         self.prefixes, self.never_used = Prefixes(), UnusedResults()
-        self.operands = Operands()
+        self.operands, self.low_rank = Operands(), LowRank()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
@@ -228,6 +229,7 @@ class OpsCapture(Capture):
             self.thrown_away.seen(name, args, kwargs, result, line, took)
             self.prefixes.seen(name, args, result, line, took)
             self.operands.seen(name, args, kwargs, result, at, line, took)
+            self.low_rank.seen(name, args, kwargs, result, line, took)
         if self.constants.seen(name, args, kwargs, result, at):
             line.constant += took
         else:
