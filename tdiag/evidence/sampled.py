@@ -67,7 +67,8 @@ class Stacks(Kind, frozen=True, kw_only=True):
 class CallFrame(Kind, frozen=True, kw_only=True):
     """One function of a call tree. ``parent``: index of its caller, which comes earlier in the
     tuple; −1 = outermost. ``frac``: samples in it and its callees ÷ all samples of the tree.
-    ``line``: for a user function the sampled line (one frame per line), else 0."""
+    ``line``: for a user function the sampled line (one frame per line), else 0. ``evaluates``: it
+    runs a framework's evaluation."""
 
     name: str
     file: str
@@ -75,6 +76,7 @@ class CallFrame(Kind, frozen=True, kw_only=True):
     parent: int
     frac: float
     user: bool
+    evaluates: bool = False
 
 
 class LateStacks(Kind, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Modules, Optimizers
-from tdiag.frameworks import evaluates
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, same_function, where
@@ -74,7 +73,7 @@ def line_in_framework(trees: CallTrees | None) -> Place | None:
         above = frame.parent >= 0 and within[frame.parent]
         if above and frame.user:
             shares[Place(file=frame.file, line=frame.line, function=frame.name)] += frame.frac
-        within.append(not frame.user and (above or evaluates(f"{frame.file}:{frame.name}")))
+        within.append(not frame.user and (above or frame.evaluates))
     most = max(shares, key=lambda at: shares[at], default=None)
     whole = sum(shares.values())
     return most if most is not None and shares[most] > MAJORITY_FRAC * whole else None

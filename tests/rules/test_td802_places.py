@@ -23,7 +23,13 @@ def frames(*made: tuple[str, str, int, int, float]) -> CallTrees:
     return CallTrees(
         training=tuple(
             CallFrame(
-                name=name, file=file or FILE, line=line, parent=parent, frac=share, user=not file
+                name=name,
+                file=file or FILE,
+                line=line,
+                parent=parent,
+                frac=share,
+                user=not file,
+                evaluates=file == LOOP,
             )
             for file, name, line, parent, share in made
         ),

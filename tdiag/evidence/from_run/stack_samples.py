@@ -370,6 +370,7 @@ def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:
             parent=parent,
             frac=weights[number] / total,
             user=is_user_file(file),
+            evaluates=SampledFrame(name, file).evaluates(),
         )
         for (parent, (name, file, line)), number in numbers.items()
     )
