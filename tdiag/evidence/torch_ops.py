@@ -57,9 +57,10 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # which at most half is used, and what is made of their elements, times the share that is not
     # used; calls that record gradients for results that nothing uses; calls on a sequence of which
     # a part was computed before, times that part; products of which one operand is nearly only
-    # zeros, and of these the share that is not; calls on rows that were copied, times the share of
-    # further copies; calls that write low-rank products of parameters out, and products with these
-    # as a weight.
+    # zeros, and of these the share that is not; calls on zeros into which at most half was written,
+    # times the share that was not; calls on rows that were copied, times the share of further
+    # copies; calls that write low-rank products of parameters out, and products with these as a
+    # weight.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -70,6 +71,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
     never_used_ns: float = 0.0
     mostly_zero_ns: float = 0.0
     nonzero_ns: float = 0.0
+    unwritten_ns: float = 0.0
     copied_ns: float = 0.0
     low_rank_ns: float = 0.0
     low_rank_used_ns: float = 0.0

@@ -5,7 +5,9 @@ The same collectives in the traces of all ranks; on a CPU, each rank's waiting t
 collectives of each clean step. A collective ends for all ranks at once, so it is shortest on the
 rank that came last; its longer duration on another rank is waiting. The finding reports the waiting
 time per step, without concurrent computation, of the rank that waits least: it is late itself at
-some steps, and others are late at other steps (TD902 is about a rank that is late overall).
+some steps, and others are late at other steps (TD902 is about a rank that is late overall). The
+place is where a rank's batches are chosen: its loader, or the line before the forward whose torch
+calls take longest.
 
 ## Why it is slow
 Every step takes as long as its slowest rank: the mean of the maximum, not the maximum of the means.
@@ -28,12 +30,15 @@ work: compare the budgets of the ranks' steps.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import Communication, Ranks
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Abstain, Found, Gain, count, held, ns
+from tdiag.model.place import Place
+from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, where
 from tdiag.rules.examples import MS, budget, changing_late_rank, device_time
 from tdiag.rules.stragglers import abstain_unless_alone, changing_waits
 from tdiag.rules.thresholds import LARGE_WAIT_FRAC
@@ -52,6 +57,8 @@ def check(
     ranks: Ranks | None,
     steps: TracedSteps | None,
     environment: Environment | None,
+    loaders: Loaders | None,
+    ops: Ops | None,
 ) -> Found | None:
     if ranks is None:
         abstain_unless_alone(environment, "only one rank was traced")
@@ -65,7 +72,7 @@ def check(
     cost = ranks.changing_ns * budget.step_ns / step_ns
     seen = communication.exposed_ns if communication is not None else held(budget, "comm")
     exposed = max(seen, ranks.changing_ns)
-    source = ranks.source
+    source, at = ranks.source, _dealt_at(loaders, ops)
     return Found(
         summary=sentence,
         evidence=(
@@ -76,9 +83,9 @@ def check(
             *((count("steps", steps.count, "trace"),) if steps and source == "trace" else ()),
         ),
         fix=Fix(
-            "Give all ranks batches of similar cost at every step: sort or bucket samples by length"
-            " across ranks, or pack sequences to one length. Collect garbage at the same step on"
-            " all ranks.",
+            f"Give all ranks batches of similar cost at every step{where(at)}: sort or bucket"
+            " samples by length across ranks, draw lengths with the same seed on all, or pack"
+            " sequences to one length. Collect garbage at the same step on all ranks.",
             "review",
             action="Give all ranks batches of similar cost",
             code="gc.freeze()\ngc.disable()\nif step % 1000 == 0:  # the same step on all ranks\n"
@@ -93,7 +100,17 @@ def check(
         )
         if budget.has_device or cost >= LARGE_WAIT_FRAC * budget.step_ns
         else None,
+        at=at,
     )
+
+
+def _dealt_at(loaders: Loaders | None, ops: Ops | None) -> Place | None:
+    """Where the batches of a rank are chosen: its loader, or else the line before the forward whose
+    torch calls take longest."""
+    if loaders is not None and (loader := loaders.train()):
+        return loader.created_at
+    making = [x for x in (ops.lines if ops else ()) if x.phase == "prepare"]
+    return max(making, key=lambda x: x.elapsed_ns).at if making else None
 
 
 def fires() -> Evidence:

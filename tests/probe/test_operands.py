@@ -144,3 +144,24 @@ def test_what_follows_from_copies(made: str, least: float, tmp_path: Path) -> No
 def test_other_rows(copied: str, made: str, tmp_path: Path) -> None:
     ops = counted(tmp_path, made, copied)
     assert ops.copied == () and not any(x.copied_ns for x in ops.lines)
+
+
+@pytest.mark.parametrize(
+    ("copied", "made", "share"),
+    [
+        ("w = torch.zeros(256, 512); w[:64] = self.body[0].weight.T[:64]", "x @ w", 0.75),
+        ("w = x.new_zeros(800, 256); w[:100, :128] = x[:, :128]", "self.body(w)", 0.9375),
+        ("w = torch.zeros(64, 1000, dtype=torch.cfloat); w[:, :250] = self.table[:250, 0]",
+         "torch.einsum('ab,cb->ac', torch.randn(32, 1000, dtype=torch.cfloat), w).real", 0.75),
+        ("w = torch.zeros(256, 512); w[:250] = 1.0", "x @ w * self.table[0, 0]", 0.0),
+        ("w = torch.zeros(256, 512)", "x @ w + self.table[0, 0]", 0.0),  # nothing is known of zeros alone
+        ("w = self.body[0].weight.T.relu(); w = w * 0", "x @ w", 0.0),
+    ],
+)  # fmt: skip
+def test_zeros_that_are_written_in_part(
+    copied: str, made: str, share: float, tmp_path: Path
+) -> None:
+    here = [x for x in counted(tmp_path, made, copied).lines if x.at.line == HERE]
+    unwritten = max(x.unwritten_ns / x.elapsed_ns for x in here)
+    assert unwritten <= share + 0.001
+    assert unwritten >= share / 3

@@ -116,6 +116,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             never_used_ns=part(line, line.never_used),
             mostly_zero_ns=part(line, line.mostly_zero),
             nonzero_ns=part(line, line.nonzero),
+            unwritten_ns=part(line, line.unwritten),
             copied_ns=part(line, line.copied),
             low_rank_ns=part(line, line.low_rank),
             low_rank_used_ns=part(line, line.low_rank_used),

@@ -34,6 +34,7 @@ class OpsLine(msgspec.Struct):
     never_used: float = 0
     mostly_zero: float = 0
     nonzero: float = 0
+    unwritten: float = 0
     copied: float = 0
     low_rank: float = 0
     low_rank_used: float = 0

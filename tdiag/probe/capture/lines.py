@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
     "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
-    "mostly_zero", "nonzero", "copied", "low_rank", "low_rank_used", "moved_again", "moved_bytes",
+    "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "moved_again",
+    "moved_bytes",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -64,8 +65,8 @@ class LineCalls:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
         self.constructed = self.constant = self.contracted = self.frozen = self.of_batch = 0
         self.again = self.parametrized = self.thrown_away = self.never_used = self.prefix = 0
-        self.mostly_zero = self.nonzero = self.copied = self.low_rank = self.low_rank_used = 0
-        self.moved_again = self.moved_bytes = 0
+        self.mostly_zero = self.nonzero = self.unwritten = self.copied = 0
+        self.low_rank = self.low_rank_used = self.moved_again = self.moved_bytes = 0
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated, self.one_row, self.joined = 0, True, 0

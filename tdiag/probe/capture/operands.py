@@ -5,7 +5,8 @@ An adjacency matrix of a graph, or classes as one-hot vectors, written as dense 
 all that is multiplied is zero. Rows that ``repeat``, ``expand`` or an index has copied: a layer
 computes each copy again. Rows count as copied if all of them are, in groups of one size: side by
 side, or one sequence of rows after another. What works on each row by itself then gives copies as
-well. Only values in the memory of the CPU are read.
+well. And zeros that only a part is written into before all of it is multiplied. Only values in the
+memory of the CPU are read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from .lines import LineCalls
 
 MATRIX = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm"}
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
+WITH_ALL = {"einsum", "mul", "__mul__", "__rmul__", "conv_transpose1d", "conv_transpose2d"}
 SEQUENCES = {"multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu"}
 COPIES = {"repeat", "repeat_interleave", "expand", "expand_as", "tile", "broadcast_to"}
 # Each row of the result comes from that row of the first input.
@@ -31,6 +33,8 @@ ROW_BY_ROW = MATRIX - {"bmm", "baddbmm", "__rmatmul__"} | CONVOLUTIONS | {
     "layer_norm", "batch_norm", "group_norm", "max_pool1d", "max_pool2d", "avg_pool2d",
     "adaptive_avg_pool2d", "softmax", "log_softmax", "mul", "__mul__", "div", "__truediv__",
 }  # fmt: skip
+# Their result is zero until something is written into it; padding has written already.
+ZEROS = {"zeros", "new_zeros", "zeros_like", "pad", "constant_pad_nd"}
 PICKS = {"__getitem__", "index_select"}  # copy rows if the index names them more than once
 # Shorter calls may be fixed cost, which fewer numbers do not save (fixed_cost.NO_OVERHEAD_NS).
 LONG_NS = 100_000
@@ -38,6 +42,7 @@ FEWEST = 1 << 14  # elements of an operand
 # Of its elements. Measured: with 2 % of the elements left, a sparse product took 0.16 to 0.9 of the
 # time of a dense one (rules/td739_mostly_zeros.py).
 MOST_NONZERO = 0.02
+MOST_WRITTEN = 0.5  # half may be one of two parts
 MOST_PLACES = 64
 
 
@@ -48,6 +53,7 @@ class Operands:
     def __init__(self) -> None:
         self.copies: dict[int, Any] = {}  # number of rows → place of the last copy with as many
         self.copied: dict[Any, list[int]] = {}
+        self.zeros: dict[int, Any] = {}  # id of a tensor that was made of zeros → weak reference
         # id of a result of copied rows → weak reference, copies of each, place.
         self.results: dict[int, tuple[Any, int, Any]] = {}
 
@@ -58,6 +64,12 @@ class Operands:
         if name in COPIES | PICKS:
             self._copied(result, at, sure=name in COPIES)
             return
+        if name in ZEROS:
+            if isinstance(result, torch.Tensor) and result.numel() >= FEWEST:
+                self.zeros[id(result)] = weakref.ref(result)
+            return
+        if took >= LONG_NS and name in MATRIX | CONVOLUTIONS | WITH_ALL:
+            self._partly_written(tensors_in(args, kwargs), line, took)
         first = args[0] if args else kwargs.get("input")
         reference, copies, place = self.results.get(id(first), (None, 1, None))
         if reference is not None and reference() is first:
@@ -70,6 +82,17 @@ class Operands:
                 counts = (len(first), _rows(first), first.shape[1])
                 place = next((self.copies[n] for n in counts if n in self.copies), at)
                 self._again(line, took, result, copies, place)
+
+    def _partly_written(
+        self, operands: Iterable[torch.Tensor], line: LineCalls, took: int
+    ) -> None:  # fmt: skip
+        for value in operands:
+            reference = self.zeros.get(id(value))
+            if reference is not None and reference() is value and value.device.type == "cpu":
+                share = _written(value)
+                if 0 < share <= MOST_WRITTEN:
+                    line.unwritten += round(took * (1 - share))
+                    return
 
     def _zeros(self, operands: Iterable[torch.Tensor], line: LineCalls, took: int) -> None:
         left = [_nonzero(x) for x in operands if _readable(x)]
@@ -130,6 +153,16 @@ def _nonzero(value: torch.Tensor) -> float:
     if int(row.count_nonzero()) > MOST_NONZERO * row.numel() + 1:
         return 1.0
     return (int(value.count_nonzero()) or value.numel()) / value.numel()
+
+
+def _written(value: torch.Tensor) -> float:
+    """The share of a tensor that its slices with any value but zero span, in all dimensions."""
+    used = value != 0
+    share = 1.0
+    for dim, size in enumerate(value.shape):
+        others = [d for d in range(value.dim()) if d != dim]
+        share *= int((used.any(dim=others) if others else used).sum()) / max(1, size)
+    return share
 
 
 def _copies(value: torch.Tensor, name: str) -> int:

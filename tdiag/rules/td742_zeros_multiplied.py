@@ -1,0 +1,108 @@
+"""Zeros that were only filled in part are multiplied whole
+
+## What it measures
+Products, convolutions and `einsum` calls that take longer than a call's fixed cost, with a tensor
+that the step made of zeros (`torch.zeros`, `F.pad`) and wrote at most half of: the share of its
+slices, dimension by dimension, with any value but zero. Read while torch calls are counted, on a
+CPU.
+
+## Why it is slow
+Weights of a few frequencies put into a spectrum of all of them, channels or sequences padded to a
+size that nothing needs: the rest is multiplied, gets a gradient, and is written and read again.
+
+## What to do
+Multiply the part that is not zero (`x[..., :modes]`), and put the result into zeros of the full
+size afterwards, if anything needs it.
+
+## How the gain is computed
+The calls' time × the share that is not written. High end: with a backward that takes four times its
+share; low end: three quarters of the forward's part alone.
+
+## When this advice is wrong
+If the part that is written changes from step to step and its size must stay the same (a compiled
+model, a CUDA graph).
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
+from tdiag.model.diagnosis import Fix
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.examples import at, budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
+from tdiag.rules.thresholds import REPLACED_LOW_FRAC
+from tdiag.units import duration, percent
+
+CODE = "TD742"
+NAME = "zeros-multiplied"
+CLASS = "compute"
+UNTRIED = "the script must choose the part before it multiplies"
+
+
+def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+    if budget.has_device:
+        return None  # the values of a device's tensors are not read
+    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.unwritten_ns)
+    total = sum(spent.values())
+    if not total:
+        return None
+    share = backward_share(lines, ops, lambda x: x.unwritten_ns)
+    backward = phases.wall_ns.get("backward", 0.0)
+    worst = lines[0].at
+    return Found(
+        summary=(
+            f"A tensor of zeros, of which at most half is filled, is multiplied whole{where(worst)}"
+            f" in {worst.function}: the rest takes {duration(total + backward * share)} per step"
+            f" ({percent((total + backward * share) / budget.step_ns)}) with its backward."
+        ),
+        evidence=(
+            ns("multiplying what is not filled", total, "baseline"),
+            ns("its backward", backward * share, "baseline"),
+            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+        ),
+        fix=Fix(
+            f"Multiply only the part that is filled{where(worst)}, and put the result into zeros"
+            " afterwards.",
+            "review",
+            action="Multiply the part that is not zero",
+            code="out[..., :modes] = torch.einsum('bix,iox->box', x[..., :modes], weight)"
+            "  # not with the weight padded to all",
+        ),
+        gain=Gain(
+            total * REPLACED_LOW_FRAC,
+            total + backward * most_of_backward(share),
+            f"high end: the {duration(total)} with a backward that takes up to"
+            f" {BACKWARD_TIMES:.0f} times its share; low end: three quarters of the forward's"
+            " part.",
+            (*spent, "backward"),
+        ),
+        at=worst,
+    )
+
+
+def fires() -> Evidence:
+    """The weights of 128 frequencies in a spectrum of 1,200."""
+    return _spectrum(unwritten=25e6)
+
+
+def clear() -> Evidence:
+    """The 128 frequencies alone."""
+    return _spectrum(unwritten=0.0)
+
+
+def _spectrum(unwritten: float) -> Evidence:
+    product = op_line(
+        46,
+        "forward",
+        4,
+        grad_calls=4.0,
+        elapsed_ns=28e6,
+        unwritten_ns=unwritten,
+        at=at(46, "forward"),
+    )
+    rest = op_line(47, "forward", 40, grad_calls=40.0, elapsed_ns=8e6)
+    step = budget(forward=36, backward=46, optimizer=2)
+    return Evidence().add(step, phases(forward=36, backward=46, optimizer=2), ops(product, rest))
