@@ -38,7 +38,7 @@ ZEROS = {"zeros", "new_zeros", "zeros_like", "pad", "constant_pad_nd"}
 PICKS = {"__getitem__", "index_select"}  # copy rows if the index names them more than once
 # Shorter calls may be fixed cost, which fewer numbers do not save (fixed_cost.NO_OVERHEAD_NS).
 LONG_NS = 100_000
-FEWEST = 1 << 14  # elements of an operand
+FEWEST, MOST = 1 << 14, 1 << 24  # elements of an operand; reading more would take memory
 # Of its elements. Measured: with 2 % of the elements left, a sparse product took 0.16 to 0.9 of the
 # time of a dense one (rules/td739_mostly_zeros.py).
 MOST_NONZERO = 0.02
@@ -88,7 +88,7 @@ class Operands:
     ) -> None:  # fmt: skip
         for value in operands:
             reference = self.zeros.get(id(value))
-            if reference is not None and reference() is value and value.device.type == "cpu":
+            if reference is not None and reference() is value and _in_memory(value):
                 share = _written(value)
                 if 0 < share <= MOST_WRITTEN:
                     line.unwritten += round(took * (1 - share))
@@ -136,12 +136,15 @@ def _readable(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and plain(value)
-        and value.device.type == "cpu"
-        and value.layout is torch.strided
         and value.is_floating_point()
         and value.dim() > 1
-        and value.numel() >= FEWEST
+        and _in_memory(value)
     )
+
+
+def _in_memory(value: torch.Tensor) -> bool:
+    on_cpu = value.device.type == "cpu" and value.layout is torch.strided
+    return on_cpu and FEWEST <= value.numel() <= MOST
 
 
 def _nonzero(value: torch.Tensor) -> float:
