@@ -1,199 +1,31 @@
-"""What the large operands of products and convolutions hold: nearly only zeros, or the same rows
-several times.
-
-An adjacency matrix of a graph, or classes as one-hot vectors, written as dense matrices: nearly
-all that is multiplied is zero. Rows that ``repeat``, ``expand`` or an index has copied: a layer
-computes each copy again. Rows count as copied if all of them are, in groups of one size: side by
-side, or one sequence of rows after another. What works on each row by itself then gives copies as
-well. And zeros that only a part is written into before all of it is multiplied. Only values in the
-memory of the CPU are read.
-"""
+"""The large operands of products and convolutions whose values may be read."""
 
 from __future__ import annotations
 
-import math
-import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from ..models import plain
-from .frozen_weights import MOST_TRACKED, tensors_in
-from .lines import LineCalls
 
 MATRIX = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm"}
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
-WITH_ALL = {"einsum", "mul", "__mul__", "__rmul__", "conv_transpose1d", "conv_transpose2d"}
-SEQUENCES = {"multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu"}
-COPIES = {"repeat", "repeat_interleave", "expand", "expand_as", "tile", "broadcast_to"}
-# Each row of the result comes from that row of the first input.
-ROW_BY_ROW = MATRIX - {"bmm", "baddbmm", "__rmatmul__"} | CONVOLUTIONS | {
-    "relu", "relu_", "gelu", "silu", "elu", "leaky_relu", "tanh", "sigmoid", "softplus", "exp",
-    "layer_norm", "batch_norm", "group_norm", "max_pool1d", "max_pool2d", "avg_pool2d",
-    "adaptive_avg_pool2d", "softmax", "log_softmax", "mul", "__mul__", "div", "__truediv__",
-}  # fmt: skip
-# Their result is zero until something is written into it; padding has written already.
-ZEROS = {"zeros", "new_zeros", "zeros_like", "pad", "constant_pad_nd"}
-PICKS = {"__getitem__", "index_select"}  # copy rows if the index names them more than once
 # Shorter calls may be fixed cost, which fewer numbers do not save (fixed_cost.NO_OVERHEAD_NS).
 LONG_NS = 100_000
-FEWEST, MOST = 1 << 14, 1 << 24  # elements of an operand; reading more would take memory
-# Of its elements. Measured: with 2 % of the elements left, a sparse product took 0.16 to 0.9 of the
-# time of a dense one (rules/td739_mostly_zeros.py).
-MOST_NONZERO = 0.02
-MOST_WRITTEN = 0.5  # half may be one of two parts
-MOST_PLACES = 64
+FEWEST, MOST = 1 << 14, 1 << 24  # elements; reading more would take memory
 
 
-class Operands:
-    """One per window ``ops``. ``copied``: for each line that copies rows, or that computes with
-    copies of unknown origin, ns of computing copies again, and the largest number of copies."""
-
-    def __init__(self) -> None:
-        self.copies: dict[int, Any] = {}  # number of rows → place of the last copy with as many
-        self.copied: dict[Any, list[int]] = {}
-        self.zeros: dict[int, Any] = {}  # id of a tensor that was made of zeros → weak reference
-        # id of a result of copied rows → weak reference, copies of each, place.
-        self.results: dict[int, tuple[Any, int, Any]] = {}
-
-    def seen(
-        self, name: str, args: Any, kwargs: Any, result: Any, at: Any, line: LineCalls, took: int
-    ) -> None:  # fmt: skip
-        """A call of this line returned after ``took`` ns."""
-        if name in COPIES | PICKS:
-            self._copied(result, at, sure=name in COPIES)
-            return
-        if name in ZEROS:
-            if isinstance(result, torch.Tensor) and result.numel() >= FEWEST:
-                self.zeros[id(result)] = weakref.ref(result)
-            return
-        if took >= LONG_NS and name in MATRIX | CONVOLUTIONS | WITH_ALL:
-            self._partly_written(tensors_in(args, kwargs), line, took)
-        first = args[0] if args else kwargs.get("input")
-        reference, copies, place = self.results.get(id(first), (None, 1, None))
-        if reference is not None and reference() is first:
-            if name in ROW_BY_ROW and _same_for_all_rows(first, args, kwargs):
-                self._again(line, took, result, copies, place)
-        elif took >= LONG_NS and name in MATRIX | CONVOLUTIONS | SEQUENCES:
-            if name in MATRIX:
-                self._zeros(tensors_in(args, kwargs), line, took)
-            if _readable(first) and name != "bmm" and (copies := _copies(first, name)) > 1:
-                counts = (len(first), _rows(first), first.shape[1])
-                place = next((self.copies[n] for n in counts if n in self.copies), at)
-                self._again(line, took, result, copies, place)
-
-    def _partly_written(
-        self, operands: Iterable[torch.Tensor], line: LineCalls, took: int
-    ) -> None:  # fmt: skip
-        for value in operands:
-            reference = self.zeros.get(id(value))
-            if reference is not None and reference() is value and _in_memory(value):
-                share = _written(value)
-                if 0 < share <= MOST_WRITTEN:
-                    line.unwritten += round(took * (1 - share))
-                    return
-
-    def _zeros(self, operands: Iterable[torch.Tensor], line: LineCalls, took: int) -> None:
-        left = [_nonzero(x) for x in operands if _readable(x)]
-        if (least := min(left, default=1.0)) <= MOST_NONZERO:
-            line.mostly_zero += took
-            line.nonzero += round(took * least)
-
-    def _again(self, line: LineCalls, took: int, result: Any, copies: int, place: Any) -> None:
-        """A call computed copies."""
-        again = round(took * (1 - 1 / copies))
-        line.copied += again
-        if place in self.copied or len(self.copied) < MOST_PLACES:
-            sums = self.copied.setdefault(place, [0, 0])
-            sums[0] += again
-            sums[1] = max(sums[1], copies)
-        if isinstance(result, torch.Tensor) and len(self.results) < MOST_TRACKED:
-            self.results[id(result)] = weakref.ref(result), copies, place
-
-    def _copied(self, result: Any, at: Any, sure: bool) -> None:
-        if isinstance(result, torch.Tensor) and result.dim() > 1:
-            for number in {len(result), _rows(result)}:
-                if sure or number not in self.copies:
-                    self.copies[number] = at
-
-    def report(self) -> dict[str, Any]:
-        """The field `copied` of the `ops` record."""
-        return {"copied": [[at, *sums] for at, sums in self.copied.items()]}
-
-
-def _same_for_all_rows(first: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the call's other tensors are weights, or one number a feature."""
-    others = (value for value in tensors_in(args, kwargs) if value is not first)
-    return all(isinstance(value, torch.nn.Parameter) or value.dim() < 2 for value in others)
-
-
-def _rows(value: torch.Tensor) -> int:
-    return value.numel() // max(1, value.shape[-1])
-
-
-def _readable(value: Any) -> bool:
+def readable(value: Any) -> bool:
+    """A matrix of plain numbers in the memory of the CPU, neither small nor huge."""
     return (
         isinstance(value, torch.Tensor)
         and plain(value)
         and value.is_floating_point()
         and value.dim() > 1
-        and _in_memory(value)
+        and in_memory(value)
     )
 
 
-def _in_memory(value: torch.Tensor) -> bool:
+def in_memory(value: torch.Tensor) -> bool:
     on_cpu = value.device.type == "cpu" and value.layout is torch.strided
     return on_cpu and FEWEST <= value.numel() <= MOST
-
-
-def _nonzero(value: torch.Tensor) -> float:
-    """The share of elements that are not zero; 1 for one that learns, which has no fixed zeros, and
-    for zeros alone, the first state of a recurrent layer."""
-    if value.requires_grad:
-        return 1.0
-    row = value[(0,) * (value.dim() - 1)]
-    if int(row.count_nonzero()) > MOST_NONZERO * row.numel() + 1:
-        return 1.0
-    return (int(value.count_nonzero()) or value.numel()) / value.numel()
-
-
-def _written(value: torch.Tensor) -> float:
-    """The share of a tensor that its slices with any value but zero span, in all dimensions."""
-    used = value != 0
-    share = 1.0
-    for dim, size in enumerate(value.shape):
-        others = [d for d in range(value.dim()) if d != dim]
-        share *= int((used.any(dim=others) if others else used).sum()) / max(1, size)
-    return share
-
-
-def _copies(value: torch.Tensor, name: str) -> int:
-    """How often each row occurs, or each sample: along the first dimension, or the second."""
-    spread = math.prod(n for n, step in zip(value.shape, value.stride(), strict=True) if not step)
-    if spread > 1:
-        return spread
-    kinds = [value.flatten(1)]
-    if name not in CONVOLUTIONS and value.dim() == 3:
-        kinds += [value.flatten(0, 1), value.transpose(0, 1).flatten(1)]
-    return max(_copies_of_rows(rows) for rows in kinds)
-
-
-def _copies_of_rows(rows: torch.Tensor) -> int:
-    number = len(rows)
-    # A number of each row's own, so that rows of zeros and ones are told apart, too.
-    marks = (rows * torch.linspace(0.5, 1.5, rows.shape[1], dtype=rows.dtype)).sum(1)
-    same = marks == marks[0]
-    if number < 2 or int(same.sum()) < 2:
-        return 1
-    beside = number if bool(same.all()) else int((~same).to(torch.uint8).argmax())
-    if beside > 1 and number % beside == 0:
-        groups = rows.reshape(-1, beside, rows.shape[1])
-        if bool((groups == groups[:, :1]).all()):
-            return beside
-    period = 1 + int(same[1:].to(torch.uint8).argmax())
-    if period > 1 and number % period == 0:
-        groups = rows.reshape(-1, period, rows.shape[1])
-        if bool((groups == groups[:1]).all()):
-            return number // period
-    return 1

@@ -20,16 +20,17 @@ from .again import Again
 from .batch_work import BatchWork
 from .constants import Constants
 from .contractions import Contractions
+from .copied_rows import RowCopies
 from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
 from .low_rank import LowRank
 from .never_used import UnusedResults
-from .operands import Operands
 from .prefixes import JOINS, Prefixes
 from .switched import Capture
 from .thrown_away import ThrownAway
+from .zeros import Zeros
 
 MESSAGE = "called a synchronizing CUDA operation"
 # The functions of autograd that take elements of a tensor: its names for t[i], t[i:j], unbind, …
@@ -136,7 +137,7 @@ class OpsCapture(Capture):
         self.contractions, self.of_batch = Contractions(), BatchWork()
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
         self.prefixes, self.never_used = Prefixes(), UnusedResults()
-        self.operands, self.low_rank = Operands(), LowRank()
+        self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.mode: Any = None
@@ -166,7 +167,7 @@ class OpsCapture(Capture):
             **self.frozen.report(),
             **self.prefixes.report(),
             **self.never_used.report(),
-            **self.operands.report(),
+            **self.copies.report(),
             constant_steps=self.constants.steps,
             **{"pass": self.window.number},
         )
@@ -228,7 +229,8 @@ class OpsCapture(Capture):
             self.lines.repeated(line, name, args, kwargs, result)
             self.thrown_away.seen(name, args, kwargs, result, line, took)
             self.prefixes.seen(name, args, result, line, took)
-            self.operands.seen(name, args, kwargs, result, at, line, took)
+            self.copies.seen(name, args, kwargs, result, at, line, took)
+            self.zeros.seen(name, args, kwargs, result, line, took)
             self.low_rank.seen(name, args, kwargs, result, line, took)
         if self.constants.seen(name, args, kwargs, result, at):
             line.constant += took
