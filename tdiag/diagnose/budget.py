@@ -100,7 +100,8 @@ def _made_again(host: Mapping[str, float], step_ns: int, evidence: Evidence) -> 
     beyond the time before the forward and after the step moves from evaluation to ``other``, if it
     is most of it."""
     stacks = evidence.get(Stacks)
-    if not host.get("evaluation") or stacks is None or stacks.samples < MIN_SAMPLES:
+    waits = evidence.get(Device) is not None  # a sampled line may wait for the device
+    if not host.get("evaluation") or waits or stacks is None or stacks.samples < MIN_SAMPLES:
         return host
     seen = (stacks, evidence.get(Ops), evidence.get(CallTrees))
     share = sum(line.self_frac for line in beside_the_step(BEFORE, *seen))

@@ -32,7 +32,7 @@ TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
 # Calls that write a file of arrays or objects, in a line's text; they may have no frame.
 _SAVES = re.compile(
     r"\b(pickle|dill|cloudpickle|joblib|msgpack)\.(dumps?|packb?)\(|\b(np|numpy)\.save\w*\("
-    r"|\bshutil\.(copy|move)|\b(gzip|bz2|lzma|zlib)\.(open|compress)\("
+    r"|\bshutil\.(copy|move|make_archive)|\b(gzip|bz2|lzma|zlib)\.(open|compress)\("
 )
 # The innermost frames of such calls. Functions of the same files that read are left out.
 _SAVING = re.compile(
@@ -48,6 +48,8 @@ _FUNCTIONS = ("def ", "async def ")
 FunctionKey = tuple[str, str]  # file and last part of the name, because samplers add the class
 # For each function its lines that lead to torch calls, and the phases of these.
 Leading = dict[FunctionKey, dict[int, set[str]]]
+# For each function that runs the loop the first line that leads to the forward, the last update.
+Spans = dict[FunctionKey, tuple[int, int]]
 
 
 def check_samples(stacks: Stacks) -> None:
@@ -100,9 +102,9 @@ def saved_by_hand(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
     """Lines after the step that write the model's weights without ``torch.save``, most samples
-    first: they call what writes files of arrays or objects, and their function or a line that calls
-    it names weights. Where the function also trains or calls ``torch.save``, only the block around
-    the line tells."""
+    first: they call what writes files of arrays or objects, and their function, the one that calls
+    it or a line that leads to it names weights. Where a function also trains, or the line's own
+    calls ``torch.save``, only the block around the line tells."""
     frames = trees.training if trees else ()
     loops = step_spans(ops, frames) if ops else {}
     return [
@@ -120,8 +122,11 @@ def of_weights(
     if function_key(line.at.file, line.at.function) in loops or "torch.save" in text:
         text = _block(*line.at.spot, ("if ", "for ", "while ", *_FUNCTIONS))
     texts = [text]
-    for (file, name), number in chain(line, frames):
+    for level, (function, number) in enumerate(chain(line, frames)):
+        file, name = function
         texts += [name, linecache.getline(file, number)]
+        if level == 1 and function not in loops:
+            texts.append(_block(file, number, _FUNCTIONS))
     return any(map(_WEIGHTS.search, texts))
 
 
@@ -155,10 +160,11 @@ def beside_the_step(
         return []
     frames = trees.training if trees else ()
     leading = _leading(ops, frames)
+    spans = _spans(leading)
     found = []
     for line in stacks.training:
         phase = phase_of(line, ops)
-        if phase not in _IN_STEP and _side(phase, line, leading, frames) == side:
+        if phase not in _IN_STEP and _side(phase, line, spans, leading, frames) == side:
             found.append(line)
     return found
 
@@ -231,14 +237,13 @@ def epochs_place(
     all of it comes from, unless that trains as well."""
     if not lines or ops is None or most_sampled(lines) is not None:
         return lines[0].at if lines else None
-    frames = trees.training if trees else ()
     caller = common_caller({line.at.spot for line in lines}, trees)
-    trains = {(file, number) for (file, _), number in training_lines(ops, frames)}
-    return caller if caller is not None and caller.spot not in trains else lines[0].at
+    return lines[0].at if caller is None or trains_at(caller, ops, trees) else caller
 
 
-def _side(phase: str, line: StackLine, leading: Leading, frames: Sequence[CallFrame]) -> str:
-    spans = _spans(leading)
+def _side(
+    phase: str, line: StackLine, spans: Spans, leading: Leading, frames: Sequence[CallFrame]
+) -> str:
     callees, (function, number) = _in_loop(line, spans, frames)
     # From a single line a framework runs the whole loop.
     if function is not None and not spans[function][0] == spans[function][1] == number:
@@ -249,7 +254,7 @@ def _side(phase: str, line: StackLine, leading: Leading, frames: Sequence[CallFr
 
 
 def _in_loop(
-    line: StackLine, spans: Collection[FunctionKey], frames: Sequence[CallFrame]
+    line: StackLine, spans: Spans, frames: Sequence[CallFrame]
 ) -> tuple[list[tuple[FunctionKey, int]], tuple[FunctionKey | None, int]]:
     """The innermost function with a span that leads to this line, and its line that does; before it
     the functions between, outermost first."""
@@ -273,13 +278,13 @@ def _before_forward(callees: Sequence[tuple[FunctionKey, int]], leading: Leading
     return False
 
 
-def step_spans(ops: Ops, frames: Sequence[CallFrame]) -> dict[FunctionKey, tuple[int, int]]:
+def step_spans(ops: Ops, frames: Sequence[CallFrame]) -> Spans:
     """For each function that leads to the forward and to the update: the first of its lines that
     do, and the last that updates. A forward below it is not of the step."""
     return _spans(_leading(ops, frames))
 
 
-def _spans(leading: Leading) -> dict[FunctionKey, tuple[int, int]]:
+def _spans(leading: Leading) -> Spans:
     spans = {}
     for function, lines in leading.items():
         forward = [number for number, phases in lines.items() if phases & set(FORWARD)]
@@ -295,6 +300,12 @@ def training_lines(ops: Ops, frames: Sequence[CallFrame]) -> set[tuple[FunctionK
     trains = {"backward", *_UPDATE}
     leading = _leading(ops, frames).items()
     return {(name, line) for name, lines in leading for line, of in lines.items() if trains & of}
+
+
+def trains_at(place: Place, ops: Ops | None, trees: CallTrees | None) -> bool:
+    """Whether this is one of the lines of :func:`training_lines`."""
+    lines = training_lines(ops, trees.training if trees else ()) if ops else set()
+    return place.spot in {(file, number) for (file, _), number in lines}
 
 
 def _leading(ops: Ops, frames: Sequence[CallFrame]) -> Leading:

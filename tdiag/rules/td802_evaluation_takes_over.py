@@ -42,7 +42,6 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
-from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.evaluation import (
@@ -57,7 +56,7 @@ from tdiag.rules.evaluation import (
     seen_once,
 )
 from tdiag.rules.examples import at, budget, loaders, phases
-from tdiag.rules.loop_lines import chain, function_key, training_lines
+from tdiag.rules.loop_lines import chain, function_key, trains_at
 from tdiag.rules.thresholds import (
     LOW_END_FRAC,
     MIN_SAMPLES,
@@ -109,7 +108,7 @@ def check(
     once = seen_once("evaluation", phases, steps, history)
     rarer = math.ceil(evaluating / usual) if usual else 1
     at = evaluation_place(loaders, modules)
-    if at is None or _trains(at, ops, trees):
+    if at is None or trains_at(at, ops, trees):  # a framework runs the whole loop
         at = line_in_framework(trees) or at
     places, told, cheaper = over(at, loaders), "", _larger_batches(loaders)
     least, how = evaluating * RARER_LOW_FRAC, "a quarter as many evaluations"
@@ -154,13 +153,6 @@ def check(
         ),
         at=at,
     )
-
-
-def _trains(place: Place, ops: Ops | None, trees: CallTrees | None) -> bool:
-    """Whether the line also leads to gradients and updates: a framework runs the whole loop."""
-    frames = trees.training if trees else ()
-    lines = training_lines(ops, frames) if ops else ()
-    return place.spot in {(file, number) for (file, _), number in lines}
 
 
 def _in_a_row(loaders: Loaders | None) -> int:
