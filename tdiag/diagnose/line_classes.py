@@ -7,6 +7,7 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.rules.fixed_cost import moves_memory
+from tdiag.rules.hooks import observing
 from tdiag.rules.log_lines import described, logging_spots
 from tdiag.rules.loop_lines import between_epochs, epochs_place, of_the_loss
 
@@ -14,11 +15,12 @@ Spot = tuple[str, int]
 
 
 def classes_of_lines(evidence: Evidence, budget: Budget) -> dict[Spot, str]:
-    """``logging``: lines that mostly write logs, or make what is only logged. ``python_loss``:
-    lines that a function of the loss calls. ``cpu``: lines that make data again for each
-    epoch, and what calls them. ``memory``: lines that mostly copy large tensors."""
+    """``logging``: lines that mostly write logs, or make what is only logged, and hooks that only
+    look. ``python_loss``: lines that a function of the loss calls. ``cpu``: lines that make data
+    again for each epoch, and what calls them. ``memory``: lines that mostly copy large tensors."""
     stacks, ops, trees = evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees)
     logging = logging_spots(stacks) | {line.at.spot for line in described(stacks, ops, trees)}
+    logging |= observing(ops, trees)
     return {
         **dict.fromkeys(_moving(ops, evidence.get(Dispatch)), "memory"),
         **dict.fromkeys(_made_again(budget, stacks, ops, trees), "cpu"),

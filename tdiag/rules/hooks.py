@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection
 
 from tdiag.evidence.sampled import CallTrees
-from tdiag.evidence.torch_ops import OpLine
+from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.rules.syntax import innermost, tree_of
 
 MODULE_FILE = "torch/nn/modules/module.py"
 
@@ -36,6 +38,31 @@ def hook_frames(trees: CallTrees | None) -> list[int]:
         and (frame.user or "/torch/" not in frame.file)
         and frame.name.rpartition(".")[2] != "forward"
     ]
+
+
+def observing(ops: Ops | None, trees: CallTrees | None) -> set[tuple[str, int]]:
+    """The lines of hooks that only look at the pass: they return nothing, and none of their torch
+    calls records gradients. What they compute is for a log."""
+    frames = trees.training if trees else ()
+    lines = ops.lines if ops else ()
+    learns = {(x.at.file, x.at.function.rpartition(".")[2]) for x in lines if x.grad_calls}
+    mine = (frames[n] for n in hook_frames(trees))
+    return {
+        (frame.file, frame.line)
+        for frame in mine
+        if frame.user
+        and (frame.file, frame.name.rpartition(".")[2]) not in learns
+        and _returns_nothing(frame.file, frame.line)
+    }
+
+
+def _returns_nothing(file: str, line: int) -> bool:
+    """Whether that is known of the function around the line."""
+    function = innermost(tree_of(file), (ast.FunctionDef,), line)
+    if function is None:
+        return False
+    within = (node for node in ast.walk(function) if isinstance(node, ast.Return))
+    return all(node.value is None for node in within)
 
 
 def in_hook(line: OpLine, hooks: Collection[tuple[str, str]]) -> bool:

@@ -4,18 +4,21 @@
 Products and convolutions of the forward pass and the loss that take longer than a call's fixed
 cost. Their results are followed, through views and through what works on each element, up to the
 calls that take them: a slice or an index takes its part, a cross entropy the rows that it does not
-ignore, any other call takes all of it. A result counts if at most half of it is taken until the
-counted steps are over, in none of them more: a metric may read it after the step.
+ignore, a product with a column of mostly zeros the rows that it leaves, any other call takes all of
+it. Of its input, a linear layer takes the rows that are taken of its result. A result counts if at
+most half of it is taken until the counted steps are over, in none of them more: a metric may read
+it after the step.
 
 ## Why it is slow
 A language model's scores for all positions where only the last is read, or where most labels are
-ignored (prompts, unmasked tokens): the output layer is often the largest product of the model. Its
-backward pass computes the unused rows again, with gradients of zero.
+ignored (prompts, unmasked tokens): the output layer is often the largest product of the model. A
+mixture whose experts all run on every token, although the gate is zero for most. The backward pass
+computes the unused rows again, with gradients of zero.
 
 ## What to do
 Take the positions first, then apply the layer: `head(states[:, -1])` instead of
-`head(states)[:, -1]`, `head(states[labels != -100])` before the loss. Models of Hugging Face take
-`logits_to_keep`.
+`head(states)[:, -1]`, `head(states[labels != -100])` before the loss, `expert(x[choice == e])`.
+Models of Hugging Face take `logits_to_keep`.
 
 ## How the gain is computed
 High end: the time of these calls × the share that is not used, and their backward, which may take

@@ -86,3 +86,45 @@ def test_what_a_metric_uses_after_the_step_is_used(
 )
 def test_what_is_used(tmp_path: Path, used: str) -> None:
     assert share(tmp_path, used) < 0.1
+
+
+GATED = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.expert = nn.Sequential(nn.Linear(64, 1000), nn.GELU(), nn.Linear(1000, 1000))
+        self.gate = torch.zeros(256, 1)
+        self.gate[:{open}] = 1.0
+    def forward(self, x):
+        made = self.expert(x)
+        return {used}
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100_000):
+    loss = net(torch.randn(256, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("gate", "used", "least", "most"),
+    [
+        (32, "self.gate * made", 0.7, 0.88),  # both layers, and what is between them
+        (32, "made * self.gate", 0.7, 0.88),
+        (32, "made[:32]", 0.7, 0.88),
+        (32, "made[:, :100]", 0.3, 0.9),  # columns: the first layer is needed whole
+        (200, "made * self.gate", 0.0, 0.0),
+        (32, "made * self.gate + made.mean()", 0.0, 0.0),  # used as well
+        (32, "made * (self.gate + 1)", 0.0, 0.0),
+    ],
+)
+def test_rows_that_a_gate_leaves(
+    gate: int, used: str, least: float, most: float, tmp_path: Path
+) -> None:
+    script = GATED.format(open=gate, used=used)
+    found = share_of_line(tmp_path, script, 11, lambda x: x.thrown_away_ns)
+    assert least <= found <= most

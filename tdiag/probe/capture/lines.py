@@ -226,7 +226,8 @@ class Lines:
         if module in self.boundary.losses:
             if self.called:
                 self._settle("loss")
-                self.phase = "loss"
+            # Before the model is called it augments a batch: forward, as in the clean steps.
+            self.phase = "loss" if self.called else "forward"
         elif self.called - {module}:
             self.phase, self.deciding = _OPEN, module
             self.turn += 1
