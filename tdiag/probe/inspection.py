@@ -24,6 +24,7 @@ from .models import (
     find_ddp,
     learning_rate,
     nbytes,
+    node_of,
     plain,
     scan,
     updated,
@@ -231,7 +232,7 @@ class Inspection:
             line[0] += 1
             storage = tensor.untyped_storage().data_ptr() if plain(tensor) else id(tensor)
             line[1] += size if storage not in storages else 0
-            line[2] += tensor.grad_fn is not None
+            line[2] += node_of(tensor) is not None
             storages.add(storage)
         rows = [[place, *line] for place, line in lines.items()]
         return {"kept": rows, "kept_of": steps, "kept_since": self.probe.step - step}

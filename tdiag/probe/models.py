@@ -22,6 +22,15 @@ def nbytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+def node_of(tensor: torch.Tensor) -> Any:
+    """Its node in the graph, or None; also None for a view whose node torch cannot make: it was
+    taken without gradients, and its base was changed with gradients (in torch.optim.LBFGS)."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
 def plain(tensor: Any) -> bool:
     """Whether it is a dense tensor whose values can be read: no subclass, not sparse, not meta."""
     return (

@@ -103,3 +103,28 @@ def test_what_nothing_uses(tmp_path: Path, parts: dict[str, str], line: int) -> 
 def test_what_is_used(tmp_path: Path, parts: dict[str, str]) -> None:
     share, _ = never_used(tmp_path, **parts)
     assert share < 0.02
+
+
+LBFGS = """
+import torch
+w = torch.nn.Parameter(torch.randn(64, 64, dtype=torch.cfloat) * 0.1)
+k = torch.nn.Parameter(torch.randn(16, 1, 9) * 0.1)
+optimizer = torch.optim.LBFGS([w, k], lr=0.1, max_iter=5)
+for step in range(100_000):
+    x = torch.randn(32, 64)
+    def closure():
+        optimizer.zero_grad()
+        made = torch.fft.ifft(torch.fft.fft(x) @ w).real
+        loss = (torch.nn.functional.conv1d(made[:, None], k).mean(1)[:, :56] - x[:, :56])
+        loss = loss.square().mean()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+"""
+
+
+def test_views_whose_node_torch_cannot_make(tmp_path: Path) -> None:
+    """Of complex parameters: reading their node raises."""
+    run = watch_code(tmp_path, LBFGS, windows=["baseline", "ops"], profiling=True, short=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    assert run.evidence().get(Ops) is not None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..models import nbytes
+from ..models import nbytes, node_of
 from ..wire import MOST_GRAPH_NODES, is_user_file
 from .padding import Padding
 from .tables import Tables
@@ -104,7 +104,7 @@ class Made:
     def __init__(self, tensor: Any, name: str, place: Any) -> None:
         self.ref = weakref.ref(tensor)
         self.name, self.place = name, place
-        self.graph = tensor.grad_fn is not None
+        self.graph = node_of(tensor) is not None
         self.weight: int | None = None
         self.features = self.uses = 0
         self.stage = ""  # of attention
@@ -149,7 +149,7 @@ class Flow:
         if not isinstance(result, torch.Tensor):
             return
         if any(result is value for value in args):
-            if result.grad_fn is not None:
+            if node_of(result) is not None:
                 self.in_place[id(result)] = Made(result, name, place)
             return
         if result.requires_grad:

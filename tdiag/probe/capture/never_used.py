@@ -20,6 +20,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .. import places
+from ..models import node_of
 from ..wire import GRAD_OF_ELEMENT, MOST_GRAPH_NODES
 from .frozen_weights import MOST_TRACKED, changes, flat, tensors_in
 from .lines import LineCalls
@@ -162,7 +163,8 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _node(tensor: torch.Tensor) -> int | None:
-    return None if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
+    node = node_of(tensor)
+    return None if node is None else node._sequence_nr()
 
 
 def _alive(call: Call) -> bool:
@@ -181,7 +183,7 @@ def _mark(calls: Iterable[Call], fate: int) -> None:
 
 def _reached(roots: list[torch.Tensor]) -> set[int] | None:
     """The numbers of the nodes of the graph below; None if there are too many."""
-    seen = {root.grad_fn for root in roots if root.grad_fn is not None}
+    seen = {node for node in map(node_of, roots) if node is not None}
     left = list(seen)
     while left:
         if len(seen) > MOST_GRAPH_NODES:

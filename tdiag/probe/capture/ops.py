@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from .. import accelerator, dynamo, places
+from ..models import node_of
 from ..patches import hidden
 from ..wire import GRAD_OF_ELEMENT
 from .again import Again
@@ -245,7 +246,7 @@ class OpsCapture(Capture):
             if call is not None:
                 call.names.add(name)
         results = result if isinstance(result, (tuple, list)) else (result,)
-        if any(isinstance(x, torch.Tensor) and x.grad_fn is not None for x in results):
+        if any(isinstance(x, torch.Tensor) and node_of(x) is not None for x in results):
             line.grad_calls += 1  # a recurrent layer returns several
         if name in CONVERSIONS:
             line.conversions[CONVERSIONS[name]] += 1
