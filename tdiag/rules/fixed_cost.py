@@ -153,6 +153,11 @@ def most_of_backward(share: float) -> float:
     return BACKWARD_TIMES * share / (1 + (BACKWARD_TIMES - 1) * share)
 
 
+def least_of_backward(share: float) -> float:
+    """The smallest share of backward that calls take, given the same: all others take longest."""
+    return share / (share + BACKWARD_TIMES * (1 - share))
+
+
 def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
     """For each training phase before backward: its clean time × this part of the time of its calls,
     ns per step; phases without any are left out."""

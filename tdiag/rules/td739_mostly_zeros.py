@@ -17,8 +17,8 @@ multiply as before; or sum over edges (`out.index_add_(0, target, x[source])`).
 
 ## How the gain is computed
 A sparse product of such a matrix took 8 to 61 times as long, backward included, as the share that
-is not zero of the dense one's time. High end: with the least of these, and backward may take four
-times its share; low end: with the most.
+is not zero of the dense one's time. High end: with the least of these, and their backward takes
+four times as long as that of other calls; low end: with the most, and the others' does.
 
 ## When this advice is wrong
 If the zeros change from step to step and finding them takes as long. Sparse products have fewer
@@ -35,7 +35,13 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, frac, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
+from tdiag.rules.fixed_cost import (
+    BACKWARD_TIMES,
+    backward_share,
+    least_of_backward,
+    lines_of_part,
+    most_of_backward,
+)
 from tdiag.units import duration, percent
 
 CODE = "TD739"
@@ -88,11 +94,11 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "y = table.weight[ids]  # not one_hot(ids, n).float() @ table.weight",
         ),
         gain=Gain(
-            (total + backward * share) * low,
+            (total + backward * least_of_backward(share)) * low,
             (total + backward * most_of_backward(share)) * high,
             f"a sparse product takes {SPARSE_LOW} to {SPARSE_HIGH} times the share that is not zero"
-            f" of this time; backward may take {BACKWARD_TIMES:.0f} times its share at the high"
-            " end.",
+            f" of this time; backward may take {BACKWARD_TIMES:.0f} times as long as that of other"
+            " calls at the high end, and theirs that at the low end.",
             (*spent, "backward"),
         ),
         at=worst.at,

@@ -16,7 +16,8 @@ in (dropout, a sampled latent), repeat just before.
 
 ## How the gain is computed
 The time of these calls × the share of further copies, with their share of the backward. High end:
-backward takes four times its share; low end: three quarters of the forward's part alone.
+their backward takes four times as long as that of other calls; low end: the others' does, and three
+quarters of all that is saved.
 
 ## When this advice is wrong
 If the copies get different weights or masks within a call. A normalisation over the batch gives the
@@ -32,7 +33,13 @@ from tdiag.evidence.torch_ops import CopiedRows, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
+from tdiag.rules.fixed_cost import (
+    BACKWARD_TIMES,
+    backward_share,
+    least_of_backward,
+    lines_of_part,
+    most_of_backward,
+)
 from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -74,11 +81,11 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "  # not encoder(x.repeat_interleave(k, dim=0))",
         ),
         gain=Gain(
-            total * REPLACED_LOW_FRAC,
+            (total + backward * least_of_backward(share)) * REPLACED_LOW_FRAC,
             total + backward * most_of_backward(share),
-            f"high end: the {duration(total)} with a backward that takes up to"
-            f" {BACKWARD_TIMES:.0f} times its share; low end: three quarters of the forward's"
-            " part.",
+            f"high end: the {duration(total)}, and a backward that takes up to"
+            f" {BACKWARD_TIMES:.0f} times as long as that of other calls; low end: the others'"
+            " does, and three quarters are saved.",
             (*spent, "backward"),
         ),
         at=most.at,

@@ -15,8 +15,8 @@ Multiply the part that is not zero (`x[..., :modes]`), and put the result into z
 size afterwards, if anything needs it.
 
 ## How the gain is computed
-The calls' time × the share that is not written. High end: with a backward that takes four times its
-share; low end: three quarters of the forward's part alone.
+The calls' time × the share that is not written, with its backward. High end: that takes four times
+as long as for other calls; low end: the others' does, and three quarters of all that is saved.
 
 ## When this advice is wrong
 If the part that is written changes from step to step and its size must stay the same (a compiled
@@ -32,7 +32,13 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
+from tdiag.rules.fixed_cost import (
+    BACKWARD_TIMES,
+    backward_share,
+    least_of_backward,
+    lines_of_part,
+    most_of_backward,
+)
 from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -72,11 +78,11 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "  # not with the weight padded to all",
         ),
         gain=Gain(
-            total * REPLACED_LOW_FRAC,
+            (total + backward * least_of_backward(share)) * REPLACED_LOW_FRAC,
             total + backward * most_of_backward(share),
-            f"high end: the {duration(total)} with a backward that takes up to"
-            f" {BACKWARD_TIMES:.0f} times its share; low end: three quarters of the forward's"
-            " part.",
+            f"high end: the {duration(total)}, and a backward that takes up to"
+            f" {BACKWARD_TIMES:.0f} times as long as that of other calls; low end: the others'"
+            " does, and three quarters are saved.",
             (*spent, "backward"),
         ),
         at=worst,
