@@ -69,7 +69,10 @@ def findings(diagnosis: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_slow_sample_gets_the_verdict_its_head_promises(name: str, tmp_path: Path) -> None:
     expected, function = SLOW[name]
     # In a third of the default time each window has had its first turn.
-    diagnosis = diagnose(name, tmp_path, *(["--time-budget", "20"] if name in CLEAREST else []))
+    options = ["--time-budget", "20"] if name in CLEAREST else []
+    diagnosis = diagnose(name, tmp_path, *options)
+    if diagnosis["verdict"]["class"] == "unknown":  # the other tests kept the cores busy
+        diagnosis = diagnose(name, tmp_path, *options)
     assert diagnosis["verdict"]["class"] == expected, diagnosis["verdict"]
     assert sum(part["ns"] for part in diagnosis["budget"]) == diagnosis["step"]["mean_ns"]
     if function:

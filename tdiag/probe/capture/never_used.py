@@ -38,7 +38,7 @@ NEVER, KEPT, USED = range(3)
 class Call:
     """``node``: the number of its result's node in the graph, None if it recorded none; then also
     ``stack``: the user's lines that led to it, innermost first; ``storages``: of its results;
-    ``of``: the calls that made or changed what it took; ``fate``: of its results, ``KEPT`` if
+    ``of``: what it took; ``fate``: of its results, ``KEPT`` if
     Python could still use them at the end."""
 
     __slots__ = ("fate", "line", "node", "of", "stack", "storages", "took")
@@ -48,8 +48,20 @@ class Call:
         frames = places.user_frames() if node is not None else ()
         self.stack = tuple((frame.f_code, frame.f_lineno) for frame in frames)
         self.storages: list[Any] = []
-        self.of: list[list[Call]] = []
+        self.of: list[Value] = []
         self.fate = NEVER
+
+
+class Value:
+    """What a storage holds. ``reference``: a weak one to the storage, which keeps its address from
+    being used again; ``makers``: the calls that made or changed it, all at least of this
+    ``fate``."""
+
+    __slots__ = ("fate", "makers", "reference")
+
+    def __init__(self, reference: Any) -> None:
+        self.reference, self.fate = reference, NEVER
+        self.makers: list[Call] = []
 
 
 class UnusedResults:
@@ -57,9 +69,7 @@ class UnusedResults:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        # Address of a storage → a weak reference, which keeps the address from being used again,
-        # and the calls that made it or changed it.
-        self.storages: dict[int, tuple[Any, list[Call]]] = {}
+        self.values: dict[int, Value] = {}  # by the address of the storage
         self.lost = False  # too much to follow: nothing is known
         # Place → ns. The outermost line that leads to nothing used, for what it calls may also be
         # called from elsewhere.
@@ -74,17 +84,24 @@ class UnusedResults:
             return
         given = list(tensors_in(args, kwargs))
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
+        taken = {_address(value) for value in given} - {0}
+        in_place = changes(name) or "out" in kwargs
+        if made and not in_place and all(_address(value) in taken for value in made):
+            return  # a view: its base is known
         call = Call(line, took, next((n for n in map(_node, made) if n is not None), None))
         self.calls.append(call)
-        call.of = [makers for _, makers in map(self._known, given) if makers]
-        taken = {_address(value) for value in given}
-        in_place = changes(name) or "out" in kwargs
+        call.of = [value for value in map(self._known, given) if value is not None]
         if in_place:
             made = list(tensors_in((kwargs.get("out", args[0] if args else None),), {}))
         used = used or not made
-        for value in made:
-            known = self._changed(value, call) if in_place else self._made(value, call, taken)
-            used = used or not known
+        for tensor in made:
+            value = self._known(tensor) if in_place else self._made(tensor, taken)
+            # Nothing shows what becomes of it, or it is used, or older than these steps.
+            if value is None or value.fate == USED:
+                used = used or in_place or _address(tensor) not in taken
+            else:
+                value.makers.append(call)
+                call.storages.append(value.reference)
         if name in DIFFERENTIATE:
             self.differentiated(args[0] if args else kwargs.get("outputs"))
             used = True
@@ -95,8 +112,7 @@ class UnusedResults:
     def differentiated(self, roots: Any) -> None:
         """Gradients of these are computed."""
         roots = [root for root in flat((roots,)) if isinstance(root, torch.Tensor)]
-        for root in roots:
-            _mark(self._known(root)[1], USED)
+        _mark_values((value for root in roots if (value := self._known(root))), USED)
         reached = _reached(roots)
         if reached is None:
             self.lost = True
@@ -122,7 +138,7 @@ class UnusedResults:
                 if call.fate == NEVER and call.stack:
                     place = next((x for x in call.stack[::-1] if x not in of_used), call.stack[0])
                     self.lines[place] = self.lines.get(place, 0) + call.took
-        self.calls, self.storages = [], {}
+        self.calls, self.values = [], {}
 
     def report(self) -> dict[str, Any]:
         """The field `never_used` of the `ops` record."""
@@ -132,26 +148,16 @@ class UnusedResults:
         ]
         return {"never_used": found}
 
-    def _known(self, tensor: torch.Tensor) -> tuple[Any, list[Call]]:
-        return self.storages.get(_address(tensor), (None, []))
+    def _known(self, tensor: torch.Tensor) -> Value | None:
+        return self.values.get(_address(tensor))
 
-    def _made(self, tensor: torch.Tensor, call: Call, taken: set[int]) -> bool:
-        """False for a tensor whose use nothing shows. ``taken``: the storages of what the call
-        took, of which it may be a view."""
+    def _made(self, tensor: torch.Tensor, taken: set[int]) -> Value | None:
+        """None for a tensor whose use nothing shows, and for a view of one that is older.
+        ``taken``: the storages of what the call took."""
         address = _address(tensor)
-        if address and address not in taken and address not in self.storages:
-            self.storages[address] = StorageWeakRef(tensor.untyped_storage()), []
-        reference, makers = self.storages.get(address, (None, []))
-        makers.append(call)
-        call.storages.append(reference)
-        return reference is not None or address in taken
-
-    def _changed(self, tensor: torch.Tensor, call: Call) -> bool:
-        """False for a tensor that is used, or that the counted steps did not make."""
-        reference, makers = self._known(tensor)
-        makers.append(call)
-        call.storages.append(reference)
-        return reference is not None and all(maker.fate != USED for maker in makers)
+        if address and address not in taken and address not in self.values:
+            self.values[address] = Value(StorageWeakRef(tensor.untyped_storage()))
+        return self.values.get(address)
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -168,7 +174,7 @@ def _node(tensor: torch.Tensor) -> int | None:
 
 
 def _alive(call: Call) -> bool:
-    return any(not (reference is None or reference.expired()) for reference in call.storages)
+    return any(not reference.expired() for reference in call.storages)
 
 
 def _mark(calls: Iterable[Call], fate: int) -> None:
@@ -178,7 +184,22 @@ def _mark(calls: Iterable[Call], fate: int) -> None:
         call = left.pop()
         if call.fate < fate:
             call.fate = fate
-            left += (maker for makers in call.of for maker in makers)
+            left += _makers(call.of, fate)
+
+
+def _mark_values(values: Iterable[Value], fate: int) -> None:
+    _mark(_makers(values, fate), fate)
+
+
+def _makers(values: Iterable[Value], fate: int) -> list[Call]:
+    """Of those that do not have this fate yet. Each value is gone through once, however many calls
+    take it."""
+    found: list[Call] = []
+    for value in values:
+        if value.fate < fate:
+            value.fate = fate
+            found += value.makers
+    return found
 
 
 def _reached(roots: list[torch.Tensor]) -> set[int] | None:
