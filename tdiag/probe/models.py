@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import accelerator
+from .wire import MOST_GRAPH_NODES
 
 # A stride through a large tensor: 65,536 values are read in well under a millisecond, and what is
 # true of all of them is true of all but a few in a hundred thousand of the rest.
@@ -29,6 +30,18 @@ def node_of(tensor: torch.Tensor) -> Any:
         return tensor.grad_fn
     except RuntimeError:
         return None
+
+
+def nodes_below(roots: Iterable[torch.Tensor]) -> set[Any]:
+    """The nodes of the graph of these tensors, about ``MOST_GRAPH_NODES`` at most."""
+    seen = {node for node in map(node_of, roots) if node is not None}
+    left = list(seen)
+    while left and len(seen) < MOST_GRAPH_NODES:  # a node takes about a microsecond
+        for node, _ in left.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                left.append(node)
+    return seen
 
 
 def plain(tensor: Any) -> bool:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..models import nbytes, node_of
-from ..wire import MOST_GRAPH_NODES, is_user_file
+from ..models import nbytes, node_of, nodes_below
+from ..wire import is_user_file
 from .padding import Padding
 from .tables import Tables
 
@@ -276,7 +276,7 @@ class Flow:
             "module_moves": [[at, times] for at, times in self.module_moves.items()],
             "tables": self.tables.report(),
             **self.padding.report(),
-            "graphs": [[made.place, count_nodes(t)] for made, t in self._graphs()],
+            "graphs": [[made.place, len(nodes_below([t]))] for made, t in self._graphs()],
             "attention": [[at, times] for at, times in self.attention.items()],
             "fused_attention": [
                 [key[0], list(key[1:]), times] for key, times in self.fused_calls.items()
@@ -298,18 +298,6 @@ class Flow:
         """(reference, place, bytes) of the made tensors that are still alive."""
         found = [(made, made.ref()) for made in self.made.values()]
         return [(made.ref, made.place, nbytes(t)) for made, t in found if t is not None]
-
-
-def count_nodes(tensor: Any) -> int:
-    """Number of nodes of the graph below this tensor, at most ``MOST_GRAPH_NODES``."""
-    seen = {tensor.grad_fn}
-    left = [tensor.grad_fn]
-    while left and len(seen) < MOST_GRAPH_NODES:  # a node takes about a microsecond
-        for node, _ in left.pop().next_functions:
-            if node is not None and node not in seen:
-                seen.add(node)
-                left.append(node)
-    return len(seen)
 
 
 def _above(file: str, names: set[str]) -> FrameType | None:

@@ -20,7 +20,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .. import places
-from ..models import node_of
+from ..models import node_of, nodes_below
 from ..wire import GRAD_OF_ELEMENT, MOST_GRAPH_NODES
 from .frozen_weights import MOST_TRACKED, changes, flat, tensors_in
 from .lines import LineCalls
@@ -38,8 +38,8 @@ NEVER, KEPT, USED = range(3)
 class Call:
     """``node``: the number of its result's node in the graph, None if it recorded none; then also
     ``stack``: the user's lines that led to it, innermost first; ``storages``: of its results;
-    ``of``: what it took; ``fate``: of its results, ``KEPT`` if
-    Python could still use them at the end."""
+    ``of``: what it took; ``fate``: of its results, ``KEPT`` if Python could still use them at the
+    end."""
 
     __slots__ = ("fate", "line", "node", "of", "stack", "storages", "took")
 
@@ -112,12 +112,11 @@ class UnusedResults:
     def differentiated(self, roots: Any) -> None:
         """Gradients of these are computed."""
         roots = [root for root in flat((roots,)) if isinstance(root, torch.Tensor)]
-        _mark_values((value for root in roots if (value := self._known(root))), USED)
-        reached = _reached(roots)
-        if reached is None:
-            self.lost = True
-        else:
-            _mark((call for call in self.calls if call.node in reached), USED)
+        _mark(_makers((value for root in roots if (value := self._known(root))), USED), USED)
+        nodes = nodes_below(roots)
+        self.lost = self.lost or len(nodes) >= MOST_GRAPH_NODES
+        reached = {node._sequence_nr() for node in nodes}
+        _mark((call for call in self.calls if call.node in reached), USED)
 
     def settle(self) -> None:
         """The window ends. Of calls whose results may still be used, as many count as of those
@@ -187,10 +186,6 @@ def _mark(calls: Iterable[Call], fate: int) -> None:
             left += _makers(call.of, fate)
 
 
-def _mark_values(values: Iterable[Value], fate: int) -> None:
-    _mark(_makers(values, fate), fate)
-
-
 def _makers(values: Iterable[Value], fate: int) -> list[Call]:
     """Of those that do not have this fate yet. Each value is gone through once, however many calls
     take it."""
@@ -200,17 +195,3 @@ def _makers(values: Iterable[Value], fate: int) -> list[Call]:
             value.fate = fate
             found += value.makers
     return found
-
-
-def _reached(roots: list[torch.Tensor]) -> set[int] | None:
-    """The numbers of the nodes of the graph below; None if there are too many."""
-    seen = {node for node in map(node_of, roots) if node is not None}
-    left = list(seen)
-    while left:
-        if len(seen) > MOST_GRAPH_NODES:
-            return None
-        for node, _ in left.pop().next_functions:
-            if node is not None and node not in seen:
-                seen.add(node)
-                left.append(node)
-    return {node._sequence_nr() for node in seen}

@@ -17,6 +17,7 @@ import torch
 
 from .frozen_weights import BRANCHES, MOST_TRACKED, flat, tensors_in
 from .lines import LineCalls
+from .operands import LONG_NS
 
 PRODUCTS = {
     "linear", "bilinear", "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm", "einsum",
@@ -34,8 +35,6 @@ PICKS = {
 }  # fmt: skip
 MULTIPLIES = {"mul", "__mul__", "__rmul__"}
 MOST_KEPT = 0.5  # half may be one of two parts
-# Shorter calls may be fixed cost, which fewer rows do not save (fixed_cost.NO_OVERHEAD_NS).
-LONG_NS = 100_000
 
 
 class Product:

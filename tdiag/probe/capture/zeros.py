@@ -46,8 +46,9 @@ class Zeros:
         written = min(map(self._written, operands), default=1.0)
         if written <= MOST_WRITTEN:
             line.unwritten += round(took * (1 - written))
-        nonzero = min((_nonzero(x) for x in operands if readable(x)), default=1.0)
-        if name in MATRIX and nonzero <= MOST_NONZERO:
+        matrices = [x for x in operands if readable(x)] if name in MATRIX else []
+        nonzero = min(map(_nonzero, matrices), default=1.0)
+        if nonzero <= MOST_NONZERO:
             line.mostly_zero += took
             line.nonzero += round(took * nonzero)
 
