@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.roofline import OpWork, Roof, Work
@@ -11,8 +11,10 @@ from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain
+from tdiag.rules.base import Abstain, Gain
 from tdiag.rules.log_lines import logging_spots
+from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.units import duration
 
 FIXED_COST_FACTOR = Threshold(
     6,
@@ -156,6 +158,19 @@ def most_of_backward(share: float) -> float:
 def least_of_backward(share: float) -> float:
     """The smallest share of backward that calls take, given the same: all others take longest."""
     return share / (share + BACKWARD_TIMES * (1 - share))
+
+
+def gain_with_backward(spent: Mapping[str, float], backward: float, share: float) -> Gain:
+    """Of calls that take ``spent`` by phase, ns per step, and ``share`` of the time that records
+    gradients, with their part of ``backward``."""
+    total = sum(spent.values())
+    return Gain(
+        (total + backward * least_of_backward(share)) * LOW_END_FRAC,
+        total + backward * most_of_backward(share),
+        f"high end: the {duration(total)}, and a backward that takes up to {BACKWARD_TIMES:.0f}"
+        " times as long as that of other calls; low end: the others' does, and half is saved.",
+        (*spent, "backward"),
+    )
 
 
 def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:

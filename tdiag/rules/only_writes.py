@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from tdiag.evidence.sampled import WRITES
 from tdiag.model.place import Place
-from tdiag.rules.syntax import innermost, tree_of
+from tdiag.rules.syntax import innermost, name_of, tree_of
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -94,17 +94,13 @@ def _is_written(
 
 def _calls(statement: ast.stmt) -> set[str]:
     """The names of the functions and methods that the statement calls."""
-    return {_name(x) for x in ast.walk(statement) if isinstance(x, ast.Call)}
-
-
-def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return {name_of(x) for x in ast.walk(statement) if isinstance(x, ast.Call)}
 
 
 def _writes(call: ast.Call, tree: ast.Module, text: str) -> bool:
     """Whether the call writes a log: by its text, by a name that only loggers have, or because it
     calls a function of the same file that only writes."""
-    name = _name(call)
+    name = name_of(call)
     if name in _LOGS or WRITES.search(ast.get_source_segment(text, call) or ""):
         return True
     called = [x for x in ast.walk(tree) if isinstance(x, _FUNCTIONS) and x.name == name]

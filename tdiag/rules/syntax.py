@@ -34,6 +34,11 @@ def _statement_text(text: str, line: int) -> str:
     return ast.get_source_segment(text, found) or ""
 
 
+def name_of(call: ast.Call) -> str:
+    """``pad`` for ``F.pad(x)`` and ``pad(x)``; "" for a call of anything else."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
 def innermost(
     tree: ast.Module | None, kinds: tuple[type[ast.stmt | ast.expr], ...], line: int
 ) -> ast.stmt | ast.expr | None:

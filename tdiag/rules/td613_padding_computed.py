@@ -44,7 +44,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, frac, held, text, where
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
-from tdiag.rules.syntax import innermost, tree_of
+from tdiag.rules.syntax import innermost, name_of, tree_of
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import percent
 
@@ -175,13 +175,8 @@ def _padding_line(place: Place) -> Place:
     if not isinstance(definition, ast.FunctionDef):
         return place
     calls = [node for node in ast.walk(definition) if isinstance(node, ast.Call)]
-    pads = [node.lineno for node in calls if _called(node) in PADS or _sets_padding(node)]
+    pads = [node.lineno for node in calls if name_of(node) in PADS or _sets_padding(node)]
     return replace(place, line=min(pads, default=place.line))
-
-
-def _called(call: ast.Call) -> str:
-    name = call.func
-    return name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")
 
 
 def _sets_padding(call: ast.Call) -> bool:

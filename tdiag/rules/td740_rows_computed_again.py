@@ -16,8 +16,8 @@ in (dropout, a sampled latent), repeat just before.
 
 ## How the gain is computed
 The time of these calls × the share of further copies, with their share of the backward. High end:
-their backward takes four times as long as that of other calls; low end: the others' does, and three
-quarters of all that is saved.
+their backward takes four times as long as that of other calls; low end: the others' does, and half
+of all that is saved.
 
 ## When this advice is wrong
 If the copies get different weights or masks within a call. A normalisation over the batch gives the
@@ -31,16 +31,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import CopiedRows, Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.base import Found, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import (
-    BACKWARD_TIMES,
-    backward_share,
-    least_of_backward,
-    lines_of_part,
-    most_of_backward,
-)
-from tdiag.rules.thresholds import REPLACED_LOW_FRAC
+from tdiag.rules.fixed_cost import backward_share, gain_with_backward, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD740"
@@ -80,14 +73,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="states = encoder(x).repeat_interleave(k, dim=0)"
             "  # not encoder(x.repeat_interleave(k, dim=0))",
         ),
-        gain=Gain(
-            (total + backward * least_of_backward(share)) * REPLACED_LOW_FRAC,
-            total + backward * most_of_backward(share),
-            f"high end: the {duration(total)}, and a backward that takes up to"
-            f" {BACKWARD_TIMES:.0f} times as long as that of other calls; low end: the others'"
-            " does, and three quarters are saved.",
-            (*spent, "backward"),
-        ),
+        gain=gain_with_backward(spent, backward, share),
         at=most.at,
     )
 

@@ -15,8 +15,8 @@ no gradient. Merge them only for inference.
 
 ## How the gain is computed
 High end: the time of writing it out, its backward, which may take four times its share, and a
-gradient of the full weight, which costs as much as the layers' product; low end: three quarters of
-writing it out.
+gradient of the full weight, which costs as much as the layers' product; low end: half of writing it
+out.
 
 ## When this advice is wrong
 If few rows go through a wide factor: with more rows than the weight has columns, and a rank near
@@ -33,7 +33,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import backward_share, lines_of_part, most_of_backward
-from tdiag.rules.thresholds import REPLACED_LOW_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD741"
@@ -74,10 +74,10 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "  # not F.linear(x, W + scale * B @ A)",
         ),
         gain=Gain(
-            total * REPLACED_LOW_FRAC,
+            total * LOW_END_FRAC,
             total + min(backward, backward * most_of_backward(share) + gradient),
             f"high end: the {duration(total)}, its backward, and a gradient of the full weight; low"
-            " end: three quarters of writing it out.",
+            " end: half of writing it out.",
             (*spent, "backward"),
         ),
         at=worst,

@@ -16,7 +16,7 @@ size afterwards, if anything needs it.
 
 ## How the gain is computed
 The calls' time × the share that is not written, with its backward. High end: that takes four times
-as long as for other calls; low end: the others' does, and three quarters of all that is saved.
+as long as for other calls; low end: the others' does, and half of all that is saved.
 
 ## When this advice is wrong
 If the part that is written changes from step to step and its size must stay the same (a compiled
@@ -30,16 +30,9 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.base import Found, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import (
-    BACKWARD_TIMES,
-    backward_share,
-    least_of_backward,
-    lines_of_part,
-    most_of_backward,
-)
-from tdiag.rules.thresholds import REPLACED_LOW_FRAC
+from tdiag.rules.fixed_cost import backward_share, gain_with_backward, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD742"
@@ -77,14 +70,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="out[..., :modes] = torch.einsum('bix,iox->box', x[..., :modes], weight)"
             "  # not with the weight padded to all",
         ),
-        gain=Gain(
-            (total + backward * least_of_backward(share)) * REPLACED_LOW_FRAC,
-            total + backward * most_of_backward(share),
-            f"high end: the {duration(total)}, and a backward that takes up to"
-            f" {BACKWARD_TIMES:.0f} times as long as that of other calls; low end: the others'"
-            " does, and three quarters are saved.",
-            (*spent, "backward"),
-        ),
+        gain=gain_with_backward(spent, backward, share),
         at=worst,
     )
 

@@ -17,8 +17,8 @@ it does not change in between.
 
 ## How the gain is computed
 Low end: a quarter as many evaluations, or, if a line beside the model takes most of it, that work
-at half its cost, or, if the same data is read several times in a row, three quarters of the further
-times; nothing, if only one evaluation and no end of an epoch was seen: it may be rare.
+at half its cost, or, if the same data is read several times in a row, half of the further times;
+nothing, if only one evaluation and no end of an epoch was seen: it may be rare.
 High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
@@ -61,7 +61,6 @@ from tdiag.rules.thresholds import (
     LOW_END_FRAC,
     MIN_SAMPLES,
     RARER_LOW_FRAC,
-    REPLACED_LOW_FRAC,
 )
 from tdiag.units import duration, percent, plural
 
@@ -117,8 +116,8 @@ def check(
         at = caller_of(at, trees) or at
         told = f" The same data is read {times} times in a row{where(at)}."
         cheaper += " Or run the model on it once, keep the outputs, and compute all from them."
-        least = evaluating * (1 - 1 / times) * REPLACED_LOW_FRAC
-        how = "three quarters of what further passes over the same data take"
+        least = evaluating * (1 - 1 / times) * LOW_END_FRAC
+        how = "half of what further passes over the same data take"
     beside = _beside_the_model(stacks, ops, trees, modules)
     # Samples may have seen more or fewer evaluations than the clean steps.
     seen = sum(line.evaluating for line in stacks.training) if stacks else 0.0
