@@ -3,21 +3,27 @@
     python scripts/validate_gpu.py --out results --find-links wheels
 
 Cases run in order of worth. Each asserts, has a time limit, and is appended to
-``OUT/results.jsonl`` at once; another call goes on where this one stopped. ``--slice-minutes`` ends
-a call before a longer case would exceed them. ``docs/gpu-validation.md`` is written at the end of
-each call. Exit code: 0 if nothing that has run is wrong, else 1.
-``--dry-run`` lists the cases and runs those that need no device.
+``OUT/results.jsonl`` at once; another call goes on where this one stopped. What the slice
+(``--slice-minutes``) ends before it has a result runs again in the next call. ``--jobs`` cases run
+at once: programs that measure time take the device by turns. ``docs/gpu-validation.md`` is written
+at the end of each call; ``--page`` writes it without running anything. Exit code: 0 if nothing
+that has run is wrong, else 1. ``--dry-run`` lists the cases and runs those that need no device.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "gpu-validation.md"
 LARGEST_TRACE = 3_000_000  # bytes, of those that are kept
+LEAST_S = 20  # what is left of a slice below this is not enough for any case
 
 
 def main() -> int:
@@ -41,25 +48,28 @@ def main() -> int:
     if args.dry_run:
         for case in CASES:
             print(f"{'device' if case.needs_device else 'here  '}  {case.name}")
-    chosen = [c for c in CASES if not (args.dry_run and c.needs_device)]
     record = args.out / "results.jsonl"
-    began, known = time.monotonic(), _read(record)
-    for case in chosen:
-        if case.name in {result["name"] for result in known}:
-            continue
-        left = args.slice_minutes * 60 - (time.monotonic() - began)
-        if left < min(case.seconds, args.slice_minutes * 60):
-            print(f"not begun in this slice: {case.name}")
-            continue
-        result = _run(case.name, case.seconds, args.out)
-        known.append(result)
+    done = {result["name"] for result in _read(record)}
+    chosen = [c for c in CASES if re.search(args.only, c.name) and c.name not in done]
+    if args.dry_run or args.page:
+        chosen = [c for c in chosen if args.dry_run and not c.needs_device]
+    ends = time.monotonic() + args.slice_minutes * 60
+
+    def run(case: Any) -> None:
+        result = _run(case, args.out, ends, case.seconds * args.jobs)
+        if result is None:
+            return
         with record.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(f"{result['state']:7} {case.name} {result['why'][:200]}", flush=True)
-    if not args.dry_run:
-        from gpu.page import machine, page
 
-        PAGE.write_text(page(known, CASES, machine()))
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(run, chosen))
+    known = _read(record)
+    if not args.dry_run:
+        from gpu.page import page
+
+        PAGE.write_text(page(known, CASES))
     return int(any(result["state"] != "passed" for result in known))
 
 
@@ -67,7 +77,10 @@ def _parse() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "gpu-results")))
     options.add_argument("--slice-minutes", type=float, default=8.0)
+    options.add_argument("--jobs", type=int, default=1)
+    options.add_argument("--only", default="", help="cases whose name has this regular expression")
     options.add_argument("--dry-run", action="store_true")
+    options.add_argument("--page", action="store_true", help="write the page, run nothing")
     options.add_argument("--find-links", type=Path, help="folder of wheels: tdiag's dependencies")
     options.add_argument("--case", help=argparse.SUPPRESS)  # one case, in a process of its own
     args = options.parse_args()
@@ -89,25 +102,46 @@ def _install(wheels: Path, target: Path) -> None:
     sys.path.insert(0, str(target))
 
 
-def _run(name: str, seconds: int, out: Path) -> dict[str, Any]:
-    """One case in a process group of its own, so that its time limit ends all of it."""
-    began = time.monotonic()
-    words = [sys.executable, __file__, "--case", name, "--out", str(out)]
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        stdout, stderr = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.communicate()
-        stdout, stderr = "", f"ended after {seconds} s"
+def _run(case: Any, out: Path, ends: float, seconds: float) -> dict[str, Any] | None:
+    """The case's result, in a process group of its own, so that its time limit (``seconds``) ends
+    all of it; None where the slice ends first (``ends``: seconds, monotonic)."""
+    from gpu.page import machine
+
+    if ends - time.monotonic() < LEAST_S:
+        return None
+    turn = out / "device.turn"
+    words = [sys.executable, __file__, "--case", case.name, "--out", str(out)]
+    with _whole_device(turn) if case.alone else contextlib.nullcontext():
+        began = time.monotonic()
+        left = ends - began
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+            env={**os.environ, "DEVICE_TURN": "" if case.alone else str(turn)},
+        )  # fmt: skip
+        try:
+            stdout, stderr = process.communicate(timeout=max(0.0, min(seconds, left)))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.communicate()
+            if left < seconds:
+                return None
+            stdout, stderr = "", f"ended after {seconds} s"
     printed = stdout.strip().splitlines()[-1:] or [""]
     try:
         result: dict[str, Any] = json.loads(printed[0])
     except ValueError:
         result = {"state": "failed", "why": stderr[-1000:], "measured": {}}
-    return {"name": name, **result, "seconds": round(time.monotonic() - began, 1)}
+    took = round(time.monotonic() - began, 1)
+    return {"name": case.name, **result, "seconds": took, "machine": machine()}
+
+
+@contextlib.contextmanager
+def _whole_device(turn: Path) -> Iterator[None]:
+    """Holds the turn that programs which measure time wait for (``DEVICE_TURN``)."""
+    with turn.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _one(name: str, out: Path) -> int:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -65,12 +66,14 @@ def test_results_are_kept_at_once_and_not_made_again(
     validate, cases = module(load, "validate_gpu"), module(load, "gpu.cases")
     runs: list[str] = []
 
-    def run(name: str, seconds: int, out: Path) -> dict[str, object]:
+    def run(case: Any, out: Path, ends: float, seconds: float) -> dict[str, object]:
+        name = case.name
         runs.append(name)
         if name == "second":
             raise KeyboardInterrupt  # as a machine that is taken away
         state = "failed" if name == "third" else "passed"
-        return {"name": name, "state": state, "why": "", "measured": {"ns": 1.5}, "seconds": 1}
+        return {"name": name, "state": state, "why": "", "measured": {"ns": 1.5}, "seconds": 1,
+                "machine": "a device"}  # fmt: skip
 
     three = tuple(cases.Case(name, lambda bench: None) for name in ("first", "second", "third"))
     monkeypatch.setattr(cases, "CASES", three)
@@ -88,17 +91,28 @@ def test_results_are_kept_at_once_and_not_made_again(
     assert "1 of 2 cases passed, 1 failed, 0 have not run" in (tmp_path / "page.md").read_text()
 
 
-def test_a_slice_begins_no_case_that_it_cannot_end(
+def test_a_slice_begins_no_case_when_too_little_is_left(
     load: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validate, cases = module(load, "validate_gpu"), module(load, "gpu.cases")
     monkeypatch.setattr(cases, "CASES", (cases.Case("long", lambda bench: None),))
-    clock = iter([0.0, 7 * 60.0])
-    monkeypatch.setattr(validate.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(validate, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(sys, "argv", ["validate_gpu.py", "--out", str(tmp_path)])
+    slice_ = str((validate.LEAST_S - 1) / 60)
+    words = ["validate_gpu.py", "--out", str(tmp_path), "--slice-minutes", slice_]
+    monkeypatch.setattr(sys, "argv", words)
     assert validate.main() == 0
     assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_what_the_slice_ends_has_no_result(
+    load: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs again in the next call; a case that took too long by its own limit has failed."""
+    validate, cases = module(load, "validate_gpu"), module(load, "gpu.cases")
+    monkeypatch.setattr(validate, "LEAST_S", 0)
+    case, now = cases.Case("without a device", lambda bench: None), validate.time.monotonic()
+    assert validate._run(case, tmp_path, ends=now + 60, seconds=0.1)["state"] == "failed"
+    assert validate._run(case, tmp_path, ends=validate.time.monotonic() + 0.1, seconds=60) is None
 
 
 def test_an_assertion_that_fails_is_a_result(load: object, tmp_path: Path) -> None:

@@ -32,6 +32,10 @@ SAME_FRAC = 0.05
 # A prediction holds if the measured gain lies in its range, widened by as much at both ends.
 WIDER_FRAC = 0.10
 SECONDS = 150
+CHECK_BUDGET = "120"  # s
+# Of the truth, by launches: some seconds before the trace, and some after it.
+STEPS = {1: 30_000, 60: 3_000, 1000: 300}
+MEASURED_S = "1.5"  # how long a planted training runs for its own step time
 RANKS = 2
 ZOO_STEPS = 40
 # Lines that Kineto and torchrun write with their own time or process number in front.
@@ -42,12 +46,14 @@ TIMESTAMPED = ("USDT:", "torch/distributed/run.py")
 @dataclass(frozen=True)
 class Case:
     """``run`` raises where an assertion fails. ``seconds``: after that it is ended and counts as
-    failed."""
+    failed. ``alone``: it has the device for itself as long as it runs; the programs of the others
+    take turns, or measure no time."""
 
     name: str
     run: Callable[[Bench], None]
     needs_device: bool = True
     seconds: int = SECONDS
+    alone: bool = False
 
 
 def close(found: float, true: float, frac: float, what: str) -> None:
@@ -57,15 +63,15 @@ def close(found: float, true: float, frac: float, what: str) -> None:
 def truth(launches: int, reads: str, bench: Bench) -> None:
     """The clean step is what the program takes alone, and it takes that again after the trace."""
     script = bench.script(TRUTH)
-    steps = str(max(200, 60_000 // launches))
+    steps = str(STEPS[launches])
     alone = bench.python(str(script), str(launches), reads, steps)
     expect(alone.returncode == 0, alone.stderr[-500:])
     true = number(alone.stdout, "STEP_NS")
+    bench.measured |= {"alone_ns": true, "alone_last_ns": number(alone.stdout, "LAST_NS")}
     found = bench.diagnosis(script, str(launches), reads, steps, until_end=True)
+    bench.measured["mean_ns"] = found["step"]["mean_ns"]
     after = number((bench.folder / "stdout.txt").read_text(), "LAST_NS")
-    bench.measured |= {
-        "alone_ns": true, "mean_ns": found["step"]["mean_ns"], "after_ns": after
-    }  # fmt: skip
+    bench.measured["after_ns"] = after
     close(found["step"]["mean_ns"], true, SAME_FRAC, "step.mean_ns")
     close(after, number(alone.stdout, "LAST_NS"), SAME_FRAC, "a step after the trace")
 
@@ -73,7 +79,7 @@ def truth(launches: int, reads: str, bench: Bench) -> None:
 def hooks(bench: Bench) -> None:
     """Watching without a profiler costs little: the program with it and without, interleaved."""
     script = bench.script(TRUTH)
-    arguments = ["60", "none", "3000"]
+    arguments = ["60", "none", "1000"]
     alone, watched = [], []
     for _ in range(3):
         alone.append(number(bench.python(str(script), *arguments).stdout, "LAST_NS"))
@@ -84,12 +90,12 @@ def hooks(bench: Bench) -> None:
 
 
 def planted(case: Planted, bench: Bench) -> None:
-    """The fault is found with class, line and a gain that its fix has; the fix is not judged so."""
+    """The fault is found with class, line and a gain that its fix has."""
     slow = bench.script(training(**case.fault), "slow.py")
     fixed = bench.script(training(**case.fix), "fixed.py")
-    times = {s: number(bench.python(str(s), "200").stdout, "STEP_NS") for s in (slow, fixed)}
+    times = {s: number(bench.python(str(s), MEASURED_S).stdout, "STEP_NS") for s in (slow, fixed)}
     gained = times[slow] / times[fixed]
-    bench.measured["gained"] = gained
+    bench.measured |= {"slow_ns": times[slow], "fixed_ns": times[fixed], "gained": gained}
     found = bench.diagnosis(slow)
     codes = [f["code"] for f in found["findings"]]
     expect(case.code in codes, f"not found; {found['verdict']['class']}, {codes}")
@@ -105,8 +111,14 @@ def planted(case: Planted, bench: Bench) -> None:
         at = (finding["location"] or {}).get("line")
         line = line_of(slow, case.line)
         expect(at == line, f"line {at}, planted in {line}")
-    twin = bench.diagnosis(fixed)
-    expect(case.code not in [f["code"] for f in twin["findings"]], f"{case.code} said of the fix")
+
+
+def twin(case: Planted, bench: Bench) -> None:
+    """Nothing is said of a training that has the fix."""
+    found = bench.diagnosis(bench.script(training(**case.fix), "fixed.py"))
+    codes = [f["code"] for f in found["findings"]]
+    bench.measured |= {"class": found["verdict"]["class"], "findings": " ".join(codes)}
+    expect(case.code not in codes, f"{case.code} said of the fix")
 
 
 def healthy(bench: Bench) -> None:
@@ -208,7 +220,9 @@ def check(change: str, code: int, bench: Bench) -> None:
     script = bench.script(source)
     _commit(bench)
     script.write_text(source.replace("range(20)", change))
-    done = bench.tdiag("check", str(script), "--against", "HEAD", "--time-budget", "240", "-q")
+    done = bench.tdiag(
+        "check", str(script), "--against", "HEAD", "--time-budget", CHECK_BUDGET, "-q"
+    )
     expect(done.returncode == code, f"exit {done.returncode}: {done.stdout[-600:]}{done.stderr}")
 
 
@@ -216,7 +230,9 @@ def both_too_large(bench: Bench) -> None:
     """Two programs of which each fills most of the device: measured one after the other."""
     script = bench.script(training(setup=FILLS))
     _commit(bench)
-    done = bench.tdiag("check", str(script), "--against", "HEAD", "--time-budget", "240", "-q")
+    done = bench.tdiag(
+        "check", str(script), "--against", "HEAD", "--time-budget", CHECK_BUDGET, "-q"
+    )
     expect(done.returncode in (0, 2), f"exit {done.returncode}: {done.stdout[-600:]}{done.stderr}")
     text = " ".join((done.stdout + done.stderr).split())
     expect("no room for both" in text, f"not said that one ran after the other: {text[-600:]}")
@@ -226,7 +242,7 @@ def tried(change: str, fault: dict[str, str], fix: dict[str, str], bench: Bench)
     """What `tdiag try` measures of a change is what the change wins when made by hand."""
     slow = bench.script(training(**fault), "slow.py")
     fixed = bench.script(training(**fix), "fixed.py")
-    times = {s: number(bench.python(str(s), "300").stdout, "STEP_NS") for s in (slow, fixed)}
+    times = {s: number(bench.python(str(s), MEASURED_S).stdout, "STEP_NS") for s in (slow, fixed)}
     by_hand = times[slow] / times[fixed]
     done = bench.tdiag("try", str(slow), "--set", change, "--yes", "--json")
     expect(done.returncode == 0, f"exit {done.returncode}: {done.stderr[-600:]}")
@@ -263,26 +279,28 @@ def _cases() -> Iterator[Case]:
         for reads in ("item", "none"):
             yield Case(f"1 truth {launches} {reads}", partial(truth, launches, reads))
     yield Case("2 hooks", hooks)
-    yield Case("3 sample h2d", partial(sample, "h2d", "h2d"))
+    yield Case("3 sample h2d", partial(sample, "h2d", "h2d"), alone=True)
     for one in PLANTED:
         yield Case(f"3 planted {one.code}", partial(planted, one))
     yield Case("3 healthy", healthy)
+    for one in PLANTED:
+        yield Case(f"3 twin of {one.code}", partial(twin, one))
     for name in ("python_loss", "overhead", "compute", "cpu_decode", "io_reads"):
         cls = {"cpu_decode": "cpu", "io_reads": "io"}.get(name, name)
-        yield Case(f"3 sample {name}", partial(sample, name, cls), seconds=240)
+        yield Case(f"3 sample {name}", partial(sample, name, cls), seconds=240, alone=True)
     for name in WAYS:
         number_of = "8" if "ranks" in name else "4" if name == "plain" else "5"
         yield Case(f"{number_of} unchanged {name}", partial(unchanged, name))
-    yield Case("6 kernel sums", kernel_sums)
-    yield Case("7 check A/A", partial(check, "range(20)", 0), seconds=300)
-    yield Case("7 check slower", partial(check, "range(24)", 1), seconds=300)
-    yield Case("7 check of two that do not fit", both_too_large, seconds=300)
+    yield Case("6 kernel sums", kernel_sums, alone=True)
+    yield Case("7 check A/A", partial(check, "range(20)", 0), seconds=300, alone=True)
+    yield Case("7 check slower", partial(check, "range(24)", 1), seconds=300, alone=True)
+    yield Case("7 check of two that do not fit", both_too_large, seconds=300, alone=True)
     for change, fault, fix in TRIED:
-        yield Case(f"9 try {change}", partial(tried, change, fault, fix), seconds=300)
+        yield Case(f"9 try {change}", partial(tried, change, fault, fix), seconds=300, alone=True)
     for entry in ZOO:
         if not (entry.slow or entry.needs or entry.launcher):
             yield Case(f"zoo {entry.name}", partial(zoo_twin, entry))
-    yield Case("tests marked gpu", marked_gpu, seconds=400)
+    yield Case("tests marked gpu", marked_gpu, seconds=400, alone=True)
     yield Case("simulated", simulated, needs_device=False, seconds=400)
     yield Case("without a device", without_device, needs_device=False)
 

@@ -1,13 +1,25 @@
 """Programs that the GPU cases run. Each prints ``STEP_NS <mean>``: from one synchronisation to the
-next ÷ the steps between them, which is what a step takes."""
+next ÷ the steps between them, which is what a step takes.
+
+Programs that are timed take the device by turns: validate_gpu.py runs several cases at once, and
+only what they do on the host before and after may overlap.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+TAKE_TURN = """
+import fcntl, os
+if os.environ.get("DEVICE_TURN"):
+    turn = open(os.environ["DEVICE_TURN"], "w")
+    fcntl.flock(turn, fcntl.LOCK_EX)
+"""
+
 # A step of `launches` kernels besides those of the optimizer. It measures itself, the last part of
 # the run apart from the first (`LAST_NS`): what a profiler leaves behind would show there.
-TRUTH = """
+TRUTH = (
+    """
 import sys, time, torch
 launches, reads, steps = int(sys.argv[1]), sys.argv[2] == "item", int(sys.argv[3])
 weight = torch.nn.Parameter(torch.randn(512, 512, device="cuda"))
@@ -30,12 +42,17 @@ def run(count):
     return (time.perf_counter_ns() - began) / count
 
 run(20)
+"""
+    + TAKE_TURN
+    + """
 print("STEP_NS", run(steps), flush=True)
 print("LAST_NS", run(steps), flush=True)
 """
+)
 
 # The frame of the planted trainings. `{marks}` stand for what a fault and its fix differ in.
-TRAINING = """
+TRAINING = (
+    """
 import sys, time, torch
 from torch import nn
 from torch.nn import functional as F
@@ -43,8 +60,8 @@ torch.manual_seed(0)
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
 device = torch.device("cuda")
-steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
-WIDTH = 2048
+seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1e6
+WIDTH, WARM_UP = 2048, 20
 
 class Net(nn.Module):
     def __init__(self):
@@ -63,9 +80,15 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused={fused})
 host = [torch.randn({batch}, WIDTH) for _ in range(4)]
 ready = [x.to(device) for x in host]
 began = None
-for step in range(steps):
-    if step == steps // 2:
-        torch.cuda.synchronize(); began = time.perf_counter_ns()
+torch.cuda.synchronize()
+"""
+    + TAKE_TURN
+    + """
+for step in range(10**9):
+    if step == WARM_UP:
+        torch.cuda.synchronize(); began = time.perf_counter()
+    if began and time.perf_counter() - began > seconds:
+        break
     batch = {send}
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled={autocast}):
         loss = model(batch).float().square().mean()
@@ -74,10 +97,11 @@ for step in range(steps):
     optimizer.step()
     {after}
 torch.cuda.synchronize()
-print("STEP_NS", (time.perf_counter_ns() - began) / (steps - steps // 2))
+print("STEP_NS", (time.perf_counter() - began) * 1e9 / (step - WARM_UP))
 """
+)
 HEALTHY = {
-    "setup": "", "forward": "pass", "batch": "4096", "send": "ready[step % 4]", "after": "pass",
+    "setup": "", "forward": "pass", "batch": "16384", "send": "ready[step % 4]", "after": "pass",
     "autocast": "True", "fused": "True",
 }  # fmt: skip
 
@@ -137,6 +161,15 @@ _LOOKS_UP = """class Net(nn.Module):
             y = F.gelu(layer(y))
         return y
 """
+# Compiled before the program has its turn.
+_COMPILED = """def compiled(net):
+    net = torch.compile(net.to(device))
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        net(torch.randn(16384, WIDTH, device=device)).float().square().mean().backward()
+    net.zero_grad()
+    return net
+Net = (lambda N: lambda: compiled(N()))(Net)
+"""
 _LAST = "Net = (lambda N: lambda: N().to(memory_format=torch.channels_last))(Net)"
 # TD606 wins samples and not steps, TD612 needs heat, TD806 a device that others leave empty: these
 # have injected runs only (tests/simulated).
@@ -149,7 +182,7 @@ PLANTED = (
     Planted(
         "TD302", "h2d", line="batch = ",
         fault={"setup": "pinned = torch.randn(65536, WIDTH).pin_memory()",
-               "send": "pinned.to(device)[:4096]"},
+               "send": "pinned.to(device)[:16384]"},
         fix={"send": "ready[step % 4]"},
     ),
     Planted(
@@ -169,25 +202,25 @@ PLANTED = (
         fix={},
     ),
     Planted(
-        "TD401", "sync", line="x = x * float",
-        fault={"batch": "512", "forward": "x = x * float(x.isfinite().all())"},
-        fix={"batch": "512"},
+        "TD401", None, line="x = x * float",
+        fault={"batch": "8192", "forward": "x = x * float(x.isfinite().all())"},
+        fix={"batch": "8192"},
     ),
     Planted(
-        "TD402", "sync", line="torch.masked_select",
-        fault={"batch": "512", "forward": "x = x + torch.masked_select(x, x > 0).mean()"},
-        fix={"batch": "512", "forward": "x = x + torch.where(x > 0, x, 0).mean()"},
+        "TD402", None, line="torch.masked_select",
+        fault={"batch": "8192", "forward": "x = x + torch.masked_select(x, x > 0).mean()"},
+        fix={"batch": "8192", "forward": "x = x + torch.where(x > 0, x, 0).mean()"},
     ),
     Planted(
         "TD403", None, line="torch.cuda.synchronize(); pass",
-        fault={"batch": "512", "forward": "torch.cuda.synchronize(); pass"},
-        fix={"batch": "512"},
+        fault={"batch": "8192", "forward": "torch.cuda.synchronize(); pass"},
+        fix={"batch": "8192"},
     ),
     Planted("TD601", "compute", fault={"autocast": "False"}, fix={}),
     Planted(
         "TD604", "compute",
         fault={"forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
-        fix={"setup": "Net = (lambda N: lambda: torch.compile(N()))(Net)",
+        fix={"setup": _COMPILED,
              "forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
     ),
     Planted(

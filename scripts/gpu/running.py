@@ -48,7 +48,7 @@ class Bench:
         output = self.folder / "diagnosis.json"
         whole = [] if until_end else ["--profiling"]
         run_dir = self.folder / f"run-{script.stem}"
-        words = ["--quiet", "--json", "-o", str(output), "--out", str(run_dir)]
+        words = ["--quiet", "-o", str(output), "--out", str(run_dir)]
         done = self.tdiag("run", *whole, *words, str(script), "--", *arguments)
         expect(done.returncode == 0, f"tdiag run: exit {done.returncode}: {done.stderr[-800:]}")
         (self.folder / "stdout.txt").write_text(done.stdout)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from tdiag.probe.wire import (
@@ -31,8 +33,21 @@ PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 def find_program() -> str | None:
-    """The py-spy of tdiag's own environment, else of PATH."""
-    return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    """The py-spy of tdiag's own environment, else of PATH, else where pip put it: ``pip install
+    --user`` and ``--target`` have folders of their own, which PATH may not name."""
+    beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("py-spy") or _installed()
+
+
+def _installed() -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        package = metadata.distribution("py-spy")
+        files = [file for file in package.files or () if file.stem == "py-spy"]
+        folders = {str(Path(package.locate_file(file)).parent) for file in files}
+        # With --target pip moves the programs after it has written the package's list of files.
+        folders.add(str(package.locate_file("bin")))
+        return shutil.which("py-spy", path=os.pathsep.join(sorted(folders)))
+    return None
 
 
 def allow_hint() -> str:
