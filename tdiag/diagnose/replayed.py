@@ -9,7 +9,8 @@ from tdiag.evidence.replay import Replay
 from tdiag.evidence.steps import Budget, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, Gain
+from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Gain, held
+from tdiag.rules.device_waits import ISSUING
 
 WHY = "Replayed from the trace without this cost."
 PROFILED_TIMES = Threshold(
@@ -19,6 +20,8 @@ PROFILED_TIMES = Threshold(
     " without and with shapes, stacks and memory, CPU, torch 2.13) (benchmarks/rule_constants.py"
     " replayed.PROFILED_TIMES).",
 )
+# Idle time of the device that ends when the host runs ahead of it.
+AHEAD = (*ISSUING, "sync", "python_loss")
 HALVINGS = Threshold(
     6, "halvings", "By arithmetic: six halvings find the host's pace to within 2 % (1 ÷ 2⁶)."
 )
@@ -45,12 +48,22 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
         shares = [replay.win_frac(gain.low_cuts, pace=pace, fed=fed) for pace in paces]
         low = min(shares) * budget.step_ns
     why = f"{gain.why.rstrip('.')}. {WHY}"
-    return replace(gain, low_ns=min(low, high), high_ns=high, why=why)
+    # A host that no longer waits runs ahead, and then the device no longer waits for the host.
+    ahead = any(tag.startswith("wait") for tag in gain.high_cuts)
+    ahead = ahead and high > held(budget, *gain.components)
+    more = tuple(x for x in AHEAD if ahead and x not in gain.components)
+    return replace(
+        gain, low_ns=min(low, high), high_ns=high, why=why, components=(*gain.components, *more)
+    )
 
 
 def _paces(replay: Replay, clean_ns: float) -> tuple[float, ...]:
     """The slowest and the fastest host (as factors on its times) with which the replayed steps take
-    as long as clean ones. If the device is the limit, a faster host changes nothing."""
+    as long as clean ones. If the device is the limit, a faster host changes nothing. If traced
+    steps take less time than clean ones, then because copies were faster in them (those from
+    pageable memory vary most), and how much the profiler slowed the host is unknown."""
+    if replay.end_ns({}) < (1 - NOISE_FLOOR_FRAC) * clean_ns:
+        return (1.0, 1 / PROFILED_TIMES)
     low, high = 0.0, 1.0
     for _ in range(int(HALVINGS)):
         middle = (low + high) / 2

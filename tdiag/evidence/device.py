@@ -102,16 +102,18 @@ class Syncs(Kind, frozen=True, kw_only=True):
 
 
 class SyncLine(Kind, frozen=True, kw_only=True):
-    """One user line that made the device synchronise (``torch.cuda.set_sync_debug_mode``)."""
+    """One user line that made the host wait for the device."""
 
     at: Place
     per_step: float
 
 
 class SyncLines(Kind, frozen=True, kw_only=True):
-    """Implicit device synchronisations by user line, window ``ops``, CUDA only."""
+    """Device synchronisations by user line, window ``ops``, CUDA only: implicit ones
+    (``torch.cuda.set_sync_debug_mode``), and in ``asked`` calls of ``synchronize``."""
 
     lines: tuple[SyncLine, ...]
+    asked: tuple[SyncLine, ...] = ()
 
 
 class KernelFamily(Kind, frozen=True, kw_only=True):
@@ -127,12 +129,23 @@ class KernelFamily(Kind, frozen=True, kw_only=True):
     occupancy_frac: float | None = None
 
 
+class Chains(Kind, frozen=True, kw_only=True):
+    """Element-wise kernels that follow one another in a stream, with nothing but copies between
+    them, and were not launched by the optimizer. ``device_ns``: their time, per step;
+    ``longest_ns``: of it, the longest kernel of each chain."""
+
+    kernels: float
+    device_ns: float
+    longest_ns: float
+
+
 class Kernels(Kind, frozen=True, kw_only=True):
     """``count``: only kernels; the families also contain device-side copies and memsets."""
 
     families: tuple[KernelFamily, ...]
     count: float
     device_ns: float
+    chains: Chains | None = None
 
 
 class DevicePart(Kind, frozen=True, kw_only=True):

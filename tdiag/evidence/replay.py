@@ -17,9 +17,11 @@ Ints = npt.NDArray[np.int64]
 
 NONE = -1
 DATA_WAIT = "host data_wait"
+AFTER_D2H = "host after d2h"
 # The host's own work, which a profiler slows down.
 HOST_TAGS = (
     "call",
+    AFTER_D2H,
     *(
         f"host {state}"
         for state in ("launch", "optimizer", "prepare", "python_loss", "evaluation", "other")
@@ -36,7 +38,8 @@ class Replay(Kind, frozen=True, kw_only=True):
     (direction and memory as in :class:`Copy`), which also tags the copy's call. Of calls:
     ``alloc``; ``wait`` with the name of a call that waited (``wait h2d pageable`` for such a copy);
     ``call`` for the others. Of host time, including the calls that issue the optimizer's or the
-    loss's work: ``host`` with a state of the host, as in :class:`DeviceTime`.
+    loss's work: ``host`` with a state of the host, as in :class:`DeviceTime`; ``host after d2h``
+    from a copy to the host until the next call: the host uses what it got, or frees it.
 
     Columns of calls into the device's runtime, in order, times in ns from the start of the first
     step:
@@ -92,7 +95,8 @@ class Replay(Kind, frozen=True, kw_only=True):
 
     def end_ns(self, scale: Mapping[str, float], *, pace: float = 1.0, fed: bool = True) -> float:
         """When host and device are done with the changed steps: every time × its tag's factor. For
-        waits, the factor is the share that still waits; the others wait for nothing.
+        waits, the factor is the share that still waits; the others wait for nothing, and the calls
+        of copies to the host go, too.
 
         ``pace``: a factor on all of the host's own work, because a profiler slows the host but not
         the device. ``fed`` false: batches come no sooner than they did, as from workers that cannot
@@ -105,7 +109,10 @@ class Replay(Kind, frozen=True, kw_only=True):
         took = (self.lag + self.length * factors[self.work_tag]).tolist()
         after, joins, waits = self.after.tolist(), self.joins.tolist(), self.waits.tolist()
         host, kept = (self.host @ factors).tolist(), factors[self.tag]
-        own = (self.own * np.where(self.awaited > 0, 1.0, kept)).tolist()
+        goes = (self.awaited == 0) | np.array([tag.startswith("wait d2h") for tag in self.tags])[
+            self.tag
+        ]
+        own = (self.own * np.where(goes, kept, 1.0)).tolist()
         held = self._held() if not fed else [0] * len(own)
         skipped = [0.0] * len(self.tags)
         began = clock = 0.0

@@ -31,6 +31,7 @@ from .models import (
     watched_by_script,
 )
 from .patches import hidden
+from .sent_again import SentAgain
 from .settings import SettingsWatch
 
 if TYPE_CHECKING:
@@ -118,8 +119,7 @@ class Inspection:
         self.constants: Any = (
             None  # facts that one counted step is compared with (capture/constants.py)
         )
-        # id of a tensor sent to another device → weak reference, its version, the step
-        self.moved: dict[int, tuple[Any, int, int]] = {}
+        self.sent = SentAgain()
 
     def install(self) -> None:
         self.schedules.install()

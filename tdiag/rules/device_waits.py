@@ -18,6 +18,7 @@ from tdiag.rules.thresholds import LOW_END_FRAC
 # idle time in the loss have their own rules.
 ISSUING = ("launch", "optimizer", "other")
 # Their names in the replay of a trace (tdiag.evidence.replay).
+MEMORIES = ("pageable", "pinned", "unknown")  # of copies
 ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
 
@@ -101,9 +102,15 @@ class Drains:
             "high end: all device idle time after the synchronisations; low end: half of the time"
             " that the host waits in them.",
             ("sync", "launch", "other", "d2h", "python_loss", "optimizer"),
-            {f"wait {name}": 1 - self.frac * (1 - LOW_END_FRAC) for name in self.names},
-            {f"wait {name}": 1 - self.frac for name in self.names},
+            dict.fromkeys(self._tags(), 1 - self.frac * (1 - LOW_END_FRAC)),
+            dict.fromkeys(self._tags(), 1 - self.frac),
         )
+
+    def _tags(self) -> list[str]:
+        """Of the calls that would go, in a replay."""
+        copies = any("Memcpy" in name for name in self.names)
+        read = [f"wait d2h {memory}" for memory in MEMORIES if copies]
+        return [*(f"wait {name}" for name in sorted(self.names)), *read]
 
     def measures(self) -> tuple[Measure, ...]:
         top = sorted(self.syncs, key=lambda sync: -sync.idle_after_ns)[:3]

@@ -11,8 +11,8 @@ nothing new is launched.
 Keep results on the device (`.detach()`), reduce them there, and copy every N steps.
 
 ## How the gain is computed
-High end: all copy time that no compute overlaps. Low end: three quarters, if every fourth step
-still copies.
+High end: all copy time that no compute overlaps, and what the host does with the copied values
+before it launches more. Low end: three quarters of the copies, if every fourth step still copies.
 
 ## When this advice is wrong
 Outputs that the run must store (predictions) have to be copied: on a side stream, into pinned
@@ -22,6 +22,7 @@ memory.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime, Transfers
+from tdiag.evidence.replay import AFTER_D2H
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
@@ -66,10 +67,12 @@ def check(
         gain=Gain(
             cost * RARER_LOW_FRAC,
             cost,
-            "high end: no copy in the step; low end: a quarter as many.",
-            ("d2h",),
+            "high end: no copy in the step, nor what the host does with its values; low end: a"
+            " quarter as many.",
+            ("d2h", "sync"),
             {f"d2h {x.memory}": 1 - RARER_LOW_FRAC for x in copies},
-            {f"d2h {x.memory}": 0.0 for x in copies},
+            {AFTER_D2H: 0.0}
+            | {f"{what} {x.memory}": 0.0 for x in copies for what in ("d2h", "wait d2h")},
         ),
         at=at,
     )

@@ -13,8 +13,11 @@ From compute capability 8.0 (A100): autocast to bfloat16, or allow TF32 for what
 Before that (V100, T4) there is neither in the matrix units: autocast to float16 with a GradScaler.
 
 ## How the gain is computed
-From the float32 kernels' time. High end: three times as fast. Low end: 1.5 times if the trace shows
-matrix units in use on this device; otherwise nothing.
+From the float32 kernels' time and, if shapes were recorded and the device's data sheet is known,
+from the time that the same products need on its matrix units. High end: with 16-bit numbers at the
+data sheet's rates. Low end: with TF32 (where there is none: 16 bits) at half of them. Otherwise,
+high end: three times as fast; low end: 1.5 times if the trace shows matrix units in use on this
+device, else nothing.
 
 ## When this advice is wrong
 Devices older than Volta (NVIDIA, compute capability 7.0) or MI100 (AMD) have no matrix units: for
@@ -26,9 +29,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from tdiag.evidence.device import Device, DeviceTime, KernelFamily, Kernels
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags, Settings
@@ -51,6 +56,12 @@ FASTER_HIGH = Threshold(
     3.0,
     "times as fast",
     'NVIDIA, "Train With Mixed Precision": up to 3× overall on arithmetic-bound models.',
+)
+REACHED_LOW_FRAC = Threshold(
+    0.5,
+    "of the data sheet's rate",
+    "Heuristic: an H100 reached 0.82 with products of 16,384 × 2,048 × 2,048 in bfloat16"
+    " (docs/gpu-validation.md); smaller ones reach less.",
 )
 FASTER_LOW = Threshold(
     1.5, "times as fast", "Heuristic: half of the high end, for kernels partly bound by memory."
@@ -80,6 +91,7 @@ def check(
     environment: Environment | None,
     settings: Settings | None,
     work: Work | None,
+    roof: Roof | None,
 ) -> Found | None:
     major = which.capability[0] if which and which.capability else None
     if major is not None and major < MATRIX_UNITS:
@@ -89,6 +101,12 @@ def check(
     if not cost or (flags is not None and flags.autocast_dtype):
         return None
     units = sum(x.tensor_core_ns or 0.0 for x in matrix)
+    low, high, why = _left(work, roof, major) or (
+        1 / FASTER_LOW if units else 1.0,
+        1 / FASTER_HIGH,
+        "high end: three times as fast on matrix units; low end: "
+        + ("1.5 times." if units else "nothing, because none were seen in use."),
+    )
     return Found(
         summary=(
             f"Matrix kernels in float32 without matrix units take {per_step(cost, budget.step_ns)}."
@@ -100,16 +118,37 @@ def check(
         ),
         fix=_fix(matrix, major, environment.torch if environment else ""),
         gain=Gain(
-            cost * (1 - 1 / FASTER_LOW) if units else 0.0,
-            cost * (1 - 1 / FASTER_HIGH),
-            "high end: three times as fast on matrix units; low end: "
-            + ("1.5 times." if units else "nothing, because none were seen in use."),
+            cost * (1 - low),
+            cost * (1 - high),
+            why,
             ("compute",),
-            {f"{family} float32": 1 / FASTER_LOW for family in MATRIX if units},
-            {f"{family} float32": 1 / FASTER_HIGH for family in MATRIX},
+            {f"{family} float32": low for family in MATRIX if low < 1},
+            {f"{family} float32": high for family in MATRIX},
         ),
         at=_kept_at(settings) or (work.heaviest(_product) if work else None),
     )
+
+
+def _left(
+    work: Work | None, roof: Roof | None, major: int | None
+) -> tuple[float, float, str] | None:
+    """What is left of the float32 products' time at the low and at the high end, 0..1, and why;
+    None where shapes or rates are unknown."""
+    products = [op for op in work.ops if _product(op) and op.device_ns] if work else []
+    if roof is None or not products or major is None:
+        return None
+    tf32 = major >= BFLOAT16
+    narrow = "bfloat16" if tf32 and "bfloat16" in roof.flops_per_s else "float16"
+    now = sum(op.device_ns or 0.0 for op in products)
+    at_best = sum(roof.best_ns(replace(op, dtype=narrow, moved=op.moved / 2)) for op in products)
+    slower = sum(roof.best_ns(op) for op in products) if tf32 else at_best
+    low = min(1.0, slower / now / REACHED_LOW_FRAC)
+    at_rates = f"at the rates in the {roof.source}"
+    why = (
+        f"high end: with {narrow} {at_rates}; low end: with {'TF32' if tf32 else narrow} at"
+        f" {REACHED_LOW_FRAC:.0%} of them."
+    )
+    return low, min(low, at_best / now), why
 
 
 def _product(op: OpWork) -> bool:

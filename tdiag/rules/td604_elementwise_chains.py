@@ -12,8 +12,9 @@ the data of one fused kernel.
 Fuse chains with `torch.compile(model)`, or use the fused form of a module where torch has one.
 
 ## How the gain is computed
-From the element-wise kernels' time. High end: chains of four become one kernel. Low end: nothing,
-because kernels between matrix products may have no neighbour to fuse with.
+From the time of the kernels that follow one another in the trace, without those of the optimizer.
+High end: each chain becomes one kernel, as long as its longest. Low end: half of that goes: the
+compiler cannot fuse them all.
 
 ## When this advice is wrong
 Compiling takes seconds to minutes at the start and for every new shape.
@@ -23,7 +24,9 @@ from __future__ import annotations
 
 import re
 
-from tdiag.evidence.device import DeviceTime, Kernels
+from msgspec.structs import replace
+
+from tdiag.evidence.device import Chains, DeviceTime, Kernels
 from tdiag.evidence.roofline import Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
@@ -31,8 +34,8 @@ from tdiag.evidence.torch_ops import HostOps
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns
-from tdiag.rules.examples import budget, device_time, family, flags, kernels
-from tdiag.rules.thresholds import FUSED_HIGH_FRAC
+from tdiag.rules.examples import MS, budget, device_time, family, flags, kernels
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step
 
 CODE = "TD604"
@@ -56,19 +59,22 @@ def check(
     flags: Flags | None,
     work: Work | None,
 ) -> Found | None:
-    chains = [x for x in kernels.families if x.family == "elementwise"]
-    traced = sum(x.device_ns for x in chains)
-    if not traced or _compiled(host_ops, flags):
+    chains = kernels.chains
+    if chains is None or _compiled(host_ops, flags):
         return None
-    cost = traced * budget.step_ns / device.step_ns
+    scale = budget.step_ns / device.step_ns
+    cost = chains.device_ns * scale
+    fused = chains.device_ns - chains.longest_ns
+    whole = sum(x.device_ns for x in kernels.families if x.family == "elementwise")
     return Found(
         summary=(
             f"Unfused element-wise kernels take {per_step(cost, budget.step_ns)}; each is one"
             " launch and one pass over memory."
         ),
         evidence=(
-            ns("element-wise kernels", traced, "trace"),
-            count("element-wise kernels", sum(x.count for x in chains), "trace", "per_step"),
+            ns("element-wise kernels", chains.device_ns, "trace"),
+            count("element-wise kernels", chains.kernels, "trace", "per_step"),
+            ns("of these, the longest of each chain", chains.longest_ns, "trace"),
         ),
         fix=Fix(
             "Compile the model before the first step; the compiler fuses element-wise chains.",
@@ -78,11 +84,12 @@ def check(
             code="model = torch.compile(model)",
         ),
         gain=Gain(
-            0.0,
-            cost * FUSED_HIGH_FRAC,
-            "high end: chains of four become one kernel; low end: nothing, if no two are adjacent.",
+            fused * scale * LOW_END_FRAC,
+            fused * scale,
+            "high end: each chain becomes one kernel; low end: half of that goes.",
             ("compute",),
-            high_cuts={"elementwise": 1 - FUSED_HIGH_FRAC},
+            {"elementwise": 1 - fused / whole * LOW_END_FRAC},
+            {"elementwise": 1 - fused / whole},
         ),
         at=work.heaviest(lambda op: ELEMENTWISE.search(op.name) is not None) if work else None,
     )
@@ -96,13 +103,17 @@ def _compiled(host_ops: HostOps | None, flags: Flags | None) -> bool:
 
 
 def fires() -> Evidence:
+    """Forty kernels in chains of four."""
     step = budget(device=True, compute=50)
-    found = kernels(family("gemm", 20), family("elementwise", 22))
-    return Evidence().add(step, found, device_time(50), flags())
+    return Evidence().add(step, _chained(), device_time(50), flags())
 
 
 def clear() -> Evidence:
     """A compiled model: its element-wise kernels are fused already."""
     step = budget(device=True, compute=50)
-    found = kernels(family("gemm", 20), family("elementwise", 22))
-    return Evidence().add(step, found, device_time(50), flags(compiled=True))
+    return Evidence().add(step, _chained(), device_time(50), flags(compiled=True))
+
+
+def _chained() -> Kernels:
+    chains = Chains(kernels=40.0, device_ns=22 * MS, longest_ns=5.5 * MS)
+    return replace(kernels(family("gemm", 20), family("elementwise", 22)), chains=chains)

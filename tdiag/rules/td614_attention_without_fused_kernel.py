@@ -18,8 +18,8 @@ switch the fused backends off (`sdpa_kernel(SDPBackend.MATH)`, `enable_flash_sdp
 ## How the gain is computed
 On a CPU, from the time of these calls, and of their backward in proportion to the step's. Low end:
 the fused kernel was at least 1.14 times as fast. High end: 2.3 times, or 3.56 times if dropout has
-to be removed for it. On a device, from the time of the kernels that these ops launch: high end a
-third of it is left, low end nothing is gained.
+to be removed for it. On a device as for TD608: from the kernels that read or write the scores, and
+from what the fused kernel needs for the same products.
 
 ## When this advice is wrong
 Dropout on attention weights regularises; training without it gives other results (dropout after the
@@ -31,15 +31,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tdiag.evidence.device import DeviceParts, DeviceTime
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import FusedAttention, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
+from tdiag.rules.attention_time import gain_on_device, kernels_ns
 from tdiag.rules.base import Found, Gain, count, held, ns, text, where
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
-from tdiag.rules.td608_attention_written_out import attention_kernels_ns, gain_on_device
 from tdiag.units import plural
 
 CODE = "TD614"
@@ -82,16 +83,23 @@ def check(
     ops: Ops | None,
     parts: DeviceParts | None,
     device: DeviceTime | None,
+    work: Work | None,
+    roof: Roof | None,
 ) -> Found | None:
     slow = [op for op in host_ops.ops if op.name == SLOW]
     if not slow:
         return None
     times = sum(op.count for op in slow)
     inside = sum(op.total_ns for op in slow) * budget.step_ns / traced.mean_ns
-    on_device = attention_kernels_ns(budget, parts, device)
+    on_device = kernels_ns(budget, parts, device)
     call = _call(ops)
     why = [] if call is None else [x for x in call.unfused if x in _cures(budget)]
     place = None if call is None else call.at
+    gain = None
+    if not budget.has_device:
+        gain = _gain(budget, inside, NO_DROPOUT_HIGH if DROPOUT in why else FUSED_HIGH)
+    elif on_device:
+        gain = gain_on_device(on_device, work, roof, budget.step_ns / traced.mean_ns)
     return Found(
         summary=(
             f"{plural(round(times), 'call')} of scaled_dot_product_attention per step{where(place)}"
@@ -105,24 +113,20 @@ def check(
             *((ns("kernels of these ops", on_device, "trace"),) if on_device else ()),
         ),
         fix=_fix(budget, place, why),
-        gain=_gain(budget, inside, on_device, NO_DROPOUT_HIGH if DROPOUT in why else FUSED_HIGH),
+        gain=gain,
         at=place,
     )
 
 
-def _gain(budget: Budget, inside: float, on_device: float, most: Threshold) -> Gain | None:
-    if not budget.has_device:
-        forward, backward = held(budget, "forward"), held(budget, "backward")
-        cost = inside * (1 + backward / forward) if forward else inside
-        return Gain(
-            cost * (1 - 1 / FUSED_LOW),
-            cost * (1 - 1 / most),
-            f"the fused kernel was {FUSED_LOW} to {most} times as fast in measurements on a CPU.",
-            ("forward", "backward"),
-        )
-    if not on_device:
-        return None
-    return gain_on_device(on_device)
+def _gain(budget: Budget, inside: float, most: Threshold) -> Gain:
+    forward, backward = held(budget, "forward"), held(budget, "backward")
+    cost = inside * (1 + backward / forward) if forward else inside
+    return Gain(
+        cost * (1 - 1 / FUSED_LOW),
+        cost * (1 - 1 / most),
+        f"the fused kernel was {FUSED_LOW} to {most} times as fast in measurements on a CPU.",
+        ("forward", "backward"),
+    )
 
 
 def _cures(budget: Budget) -> dict[str, str]:

@@ -43,7 +43,7 @@ def _installed() -> str | None:
     with contextlib.suppress(metadata.PackageNotFoundError):
         package = metadata.distribution("py-spy")
         files = [file for file in package.files or () if file.stem == "py-spy"]
-        folders = {str(Path(package.locate_file(file)).parent) for file in files}
+        folders = {str(Path(str(package.locate_file(file))).parent) for file in files}
         # With --target pip moves the programs after it has written the package's list of files.
         folders.add(str(package.locate_file("bin")))
         return shutil.which("py-spy", path=os.pathsep.join(sorted(folders)))

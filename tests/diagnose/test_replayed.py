@@ -159,9 +159,9 @@ def test_the_clean_step_tells_how_much_the_profiler_slowed_the_host(tmp_path: Pa
 
 
 def test_workers_that_keep_the_step_waiting_lower_the_low_end(tmp_path: Path) -> None:
-    waiting = [("data", 4000), *layers(30, 10, 100, CHAIN), ("value", 2.0)]
-    found = finding("TD604", seen(tmp_path, waiting))
+    working = [*layers(30, 10, 100, CHAIN), ("value", 2.0)]
+    found = finding("TD604", seen(tmp_path, [("data", 4000), *working]))
     assert found is not None
     assert found.speedup is not None
-    assert found.speedup.low < 1.04
+    assert found.speedup.low < 1.06
     assert found.speedup.high > 1.15

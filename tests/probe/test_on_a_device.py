@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tdiag.evidence.steps import Steps
 from tdiag.launch.progress import Progress
 from tdiag.probe import plan
+from tdiag.probe.capture import syncs
 from tdiag.probe.capture.trace import TraceCapture
 from tests.simulated.device import SimulatedCuda
 from tests.simulated.loop import Loop, truth
@@ -161,6 +163,38 @@ def test_the_warning_that_counting_synchronisations_brings_is_not_the_scripts(
     counted = [sum(n for _, n in r["syncs"]) / r["steps"] for r in run.of("ops")]
     assert counted == [1.0, 1.0]
     assert loop.cuda.sync_debug_mode == 0
+
+
+def waits(cuda: SimulatedCuda) -> None:
+    cuda.launch(30 * MS)
+    torch.cuda.synchronize()  # by name
+
+
+def test_waits_that_the_script_asks_for_have_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tdiag's own, at the ends of its windows, do not count."""
+    loop = Loop(tmp_path, monkeypatch, waits, windows=["baseline", "ops"])
+    run = loop.train(300)
+    line = next(n for n, x in enumerate(Path(__file__).read_text().splitlines(), 1) if "# by" in x)
+    for record in run.of("ops"):
+        ((at, times),) = record["synchronized"]
+        assert (at[1], times / record["steps"]) == (line, 1.0)
+    assert torch.cuda.synchronize == loop.cuda.synchronize
+
+
+def test_implicit_waits_are_not_counted_where_gloo_sends_the_devices_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads read them, and have no Python that would take the warning."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for backends, elsewhere in (("cpu:gloo,cuda:gloo", True), ("cpu:gloo,cuda:nccl", False)):
+        monkeypatch.setattr(torch.distributed, "get_backend_config", lambda b=backends: b)
+        assert syncs.warns_elsewhere() is elsewhere
+    monkeypatch.undo()
+    monkeypatch.setattr(syncs, "warns_elsewhere", lambda: True)
+    run = Loop(tmp_path, monkeypatch, reads_a_value, windows=["baseline", "ops"]).train(300)
+    assert [r["syncs"] for r in run.of("ops")] == [None, None]
 
 
 def test_a_mode_of_the_scripts_own_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

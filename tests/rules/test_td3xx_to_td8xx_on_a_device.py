@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.device import Device, DevicePart, DeviceParts, Transfers
+from tdiag.evidence.device import Device, DevicePart, DeviceParts, Kernels, Transfers
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import MatrixOps
 from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.rules.attention_time import FUSED_HIGH_FRAC, FUSED_LOW_FRAC, gain_on_device
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     MS,
@@ -27,6 +29,8 @@ from tdiag.rules.examples import (
     optimizers,
     traced,
 )
+
+Dims = tuple[tuple[int, ...], ...]
 
 
 def finding(code: str, evidence: Evidence) -> Finding:
@@ -62,6 +66,39 @@ def test_lower_precision_is_one_that_the_matrix_units_know(
 def test_tf32_is_not_advised_where_it_does_not_exist() -> None:
     text = finding("TD601", find("TD601").fires().add(on((7, 0)))).fix.text
     assert "matmul_precision" not in text
+
+
+H100 = Roof(
+    flops_per_s={"float32": 500e12, "bfloat16": 1000e12},
+    bytes_per_s=((1 << 62, 3e12),),
+    source="data sheet",
+)
+
+
+def product(
+    name: str, dims: Dims, flops: float, device_ns: float, dtype: str = "float32"
+) -> OpWork:
+    return OpWork(
+        name=name, dims=dims, dtype=dtype, count=1.0, flops=flops, moved=0.0, host_ns=0.0,
+        device_ns=device_ns,
+    )  # fmt: skip
+
+
+def test_float32_products_become_as_fast_as_the_matrix_units_can() -> None:
+    """36 ms of products that bfloat16 computes in 2 ms at best, TF32 in 4; at half its rate in
+    8."""
+    slow = family("gemm", 40, float32_ns=36 * MS, tensor_core_ns=2.0 * MS)
+    heavy = product("aten::mm", ((8, 8), (8, 8)), 2e12, 36.0 * MS)
+    step: Budget = budget(device=True, compute=50)
+    evidence = Evidence().add(step, kernels(slow), device_time(50), on((9, 0)), H100)
+    found = finding("TD601", evidence.add(Work(ops=(heavy,), calls=1.0)))
+    assert found.at_best_ns == pytest.approx(34 * MS)
+    assert found.recoverable_ns == pytest.approx((28 + 34) / 2 * MS)
+    assert "TF32 at 50%" in found.why_gain
+    volta = replace(H100, flops_per_s={"float32": 15e12, "float16": 125e12})
+    older = finding("TD601", evidence.add(volta, on((7, 0))))
+    assert older.at_best_ns == pytest.approx((36 - 16) * MS)
+    assert "float16 at 50%" in older.why_gain
 
 
 def test_without_matrix_units_nothing_is_advised() -> None:
@@ -111,10 +148,12 @@ def test_a_converted_model_is_not_told_to_convert(converted: int, fires: bool) -
     assert isinstance(found, Finding) is fires
 
 
-def test_fusing_elementwise_kernels_may_gain_nothing() -> None:
-    found = finding("TD604", find("TD604").fires())
-    assert found.speedup is not None
-    assert found.speedup.low == 1.0
+def test_elementwise_kernels_without_a_neighbour_have_nothing_to_fuse_with() -> None:
+    fires = find("TD604").fires()
+    seen = fires.get(Kernels)
+    assert seen is not None and seen.chains is not None
+    lone = replace(seen.chains, longest_ns=seen.chains.device_ns)
+    assert run_rule(find("TD604"), fires.add(replace(seen, chains=lone))) is None
 
 
 def test_a_fused_optimizer_saves_kernel_time_too() -> None:
@@ -154,3 +193,29 @@ def test_written_out_attention_has_a_gain_where_launches_have_ops() -> None:
     found = finding("TD608", evidence)
     assert found.at_best_ns == pytest.approx(20 * MS)
     assert found.location is not None
+
+
+def test_written_out_attention_is_priced_by_all_that_touches_the_scores() -> None:
+    """Scores of 4 × 8 × 64 × 64; 6 × 10⁹ operations take 6 µs at the roof, fused 7."""
+    scores, heads = (4, 8, 64, 64), (4, 8, 64, 32)
+    folded = ((32, 64, 32), (32, 32, 64))
+    ops_ = (
+        product("aten::bmm", folded, 3e9, 20_000.0, "bfloat16"),
+        product("aten::bmm", ((32, 64, 64), (32, 64, 32)), 3e9, 20_000.0, "bfloat16"),
+        product("aten::_softmax", (scores,), 0.0, 40_000.0),
+        product("aten::div", (scores,), 0.0, 30_000.0, "bfloat16"),
+        product("aten::copy_", (heads, heads), 0.0, 10_000.0, "bfloat16"),
+        product("aten::gelu", ((4, 64, 512),), 0.0, 99_000.0, "bfloat16"),
+    )
+    work = Work(ops=ops_, calls=6.0)
+    low, high = gain_ends(work)
+    fused = 7_000.0
+    assert low == pytest.approx(110_000 - fused / FUSED_LOW_FRAC)
+    assert high == pytest.approx(120_000 - fused / FUSED_HIGH_FRAC)
+    wide = tuple(replace(op, dtype="float32") for op in ops_)
+    assert gain_ends(Work(ops=wide, calls=6.0)) == (0.0, pytest.approx(80_000))
+
+
+def gain_ends(work: Work) -> tuple[float, float]:
+    gain = gain_on_device(0.0, work, H100, 1.0)
+    return gain.low_ns, gain.high_ns

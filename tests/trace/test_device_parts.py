@@ -6,11 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.device import DevicePart, DeviceParts, KernelFamily, Kernels
+from tdiag.evidence.device import Chains, DevicePart, DeviceParts, KernelFamily, Kernels
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import MatrixOps
-from tests.trace.making import AUTOGRAD, Event, call, evidence_of, kernel, launched, op, span, step
+from tests.trace.making import (
+    AUTOGRAD,
+    Event,
+    call,
+    evidence_of,
+    kernel,
+    launched,
+    note,
+    op,
+    span,
+    step,
+)
 
 US = 1000
 
@@ -130,6 +141,9 @@ def test_host_memory_alone_is_no_device_memory(tmp_path: Path) -> None:
     ("name", "family", "float32", "units"),
     [
         ("ampere_sgemm_128x64_tn", "gemm", True, False),
+        # cuBLAS on an H100, without TF32 and with it
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128_ffma_cublas", "gemm", True, False),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_cublas", "gemm", True, True),
         ("volta_h884gemm_64x64_ldg8_nn", "gemm", False, True),
         ("cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64", "gemm", False, True),
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", "gemm", False, True),
@@ -163,3 +177,31 @@ def test_kernel_names_tell_family_dtype_and_matrix_units(
             tensor_core_ns=None if units is None else ns if units else 0,
         ),
     )
+
+
+def chains_of(tmp_path: Path, *events: Event) -> Chains | None:
+    found = evidence_of(tmp_path, [step(1, 0, 1000), *events]).get(Kernels)
+    assert found is not None
+    return found.chains
+
+
+def test_elementwise_kernels_that_follow_one_another_are_a_chain(tmp_path: Path) -> None:
+    """Two chains: of three, with a copy between them, and of one."""
+    small, other = "vectorized_elementwise_kernel", "ampere_sgemm_128x64"
+    names = [small, small, "direct_copy_kernel", small, other, small]
+    lasting = [10, 30, 50, 20, 100, 7]
+    events = [kernel(n, 100 * i, d) for i, (n, d) in enumerate(zip(names, lasting, strict=True))]
+    found = chains_of(tmp_path, *events)
+    assert found == Chains(kernels=4.0, device_ns=67_000.0, longest_ns=37_000.0)
+
+
+def test_other_streams_and_the_optimizer_have_chains_of_their_own(tmp_path: Path) -> None:
+    beside = kernel("elementwise_kernel", 40, 10, stream=9)
+    update = [
+        note("Optimizer.step#SGD.step", 300, 200),
+        *launched("elementwise_kernel", 310, 320, 40, 5),
+    ]
+    mine = [kernel("elementwise_kernel", 20, 10), kernel("elementwise_kernel", 60, 10)]
+    found = chains_of(tmp_path, *mine, beside, *update)
+    assert found == Chains(kernels=3.0, device_ns=30_000.0, longest_ns=20_000.0)
+    assert chains_of(tmp_path, *update) is None

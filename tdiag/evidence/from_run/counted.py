@@ -49,7 +49,7 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
         beside = "prepare" if apart else "unattributed"
         acts = phases is not None and phases.acts
         kinds.append(_ops(ops, lead.all(OpsRecord), beside, acts))
-        if ops.syncs is not None:
+        if ops.syncs is not None or ops.synchronized:
             kinds.append(_sync_lines(ops))
     if calls := longest(lead.all(CallsRecord)):
         kinds.append(_calls(calls))
@@ -160,9 +160,11 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
 
 
 def _sync_lines(record: OpsRecord) -> SyncLines:
-    found = record.syncs or []
-    lines = (SyncLine(at=location(at) or NOWHERE, per_step=n / record.steps) for at, n in found)
-    return SyncLines(lines=tuple(lines))
+    lines, asked = (
+        tuple(SyncLine(at=location(at) or NOWHERE, per_step=n / record.steps) for at, n in found)
+        for found in (record.syncs or [], record.synchronized)
+    )
+    return SyncLines(lines=lines, asked=asked)
 
 
 def _calls(record: CallsRecord) -> Calls:

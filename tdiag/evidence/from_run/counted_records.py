@@ -87,6 +87,7 @@ class OpsRecord(Record):
     lines: list[OpsLine]
     number: int = msgspec.field(name="pass", default=1)
     syncs: list[tuple[At, float]] | None = None
+    synchronized: list[tuple[At, float]] = []
     bias_before_norm: list[tuple[str, str, At, int, int]] = []
     attention: list[tuple[At, int]] | None = None
     fused_attention: list[tuple[At, list[str], int]] = []

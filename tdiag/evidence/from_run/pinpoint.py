@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from tdiag.evidence.device import Syncs, Transfers
+from tdiag.evidence.device import Sync, SyncLine, SyncLines, Syncs, Transfers
 from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
@@ -43,8 +43,9 @@ def pinpoint(evidence: Evidence) -> None:
         )
         evidence.add(Transfers(copies=tuple(copies)))
     if syncs is not None:
-        find = partial(_line, lines=ops.lines, made=_reads)
-        evidence.add(Syncs(syncs=tuple(replace(x, at=find(x.at)) for x in syncs.syncs)))
+        lines = evidence.get(SyncLines)
+        find = partial(_sync_line, ops=ops.lines, asked=lines.asked if lines else ())
+        evidence.add(Syncs(syncs=tuple(replace(x, at=find(x)) for x in syncs.syncs)))
     if work is not None:
         found = (replace(x, at=_line(x.at, ops.lines, partial(_makes, x))) for x in work.ops)
         evidence.add(replace(work, ops=tuple(found)))
@@ -55,9 +56,23 @@ def _line(
 ) -> Place | None:
     if at is None:
         return None
-    mine = [x for x in lines if x.at.function == at.function and _same(x.at.file, at.file)]
+    mine = [x for x in lines if _in(x.at, at)]
     found = max(filter(made, mine), key=lambda x: x.elapsed_ns, default=None)
     return found.at if found else at
+
+
+def _sync_line(sync: Sync, ops: Sequence[OpLine], asked: Sequence[SyncLine]) -> Place | None:
+    """A synchronisation within an op reads a value; one without was asked for by name."""
+    if sync.op or sync.at is None:
+        return _line(sync.at, ops, _reads)
+    mine = [x for x in asked if _in(x.at, sync.at)]
+    found = max(mine, key=lambda x: x.per_step, default=None)
+    return found.at if found else _line(sync.at, ops, _reads)
+
+
+def _in(at: Place, traced: Place) -> bool:
+    """Whether the line is in the traced function."""
+    return at.function == traced.function and _same(at.file, traced.file)
 
 
 def _same(file: str, traced: str) -> bool:

@@ -14,7 +14,7 @@ from tdiag.evidence.from_trace.device_time import busy_spans, device_time, host_
 from tdiag.evidence.from_trace.device_work import device_memory, device_of, device_parts, kernels
 from tdiag.evidence.from_trace.fetching import traced_fetches
 from tdiag.evidence.from_trace.host_ops import Phase, host_ops, matrix_ops
-from tdiag.evidence.from_trace.intervals import Spans
+from tdiag.evidence.from_trace.intervals import NOTHING, Spans
 from tdiag.evidence.from_trace.median_step import step_events, timeline
 from tdiag.evidence.from_trace.nesting import Nested, nest
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
@@ -126,7 +126,8 @@ def _on_device(
     _put(evidence, DeviceMemory, memory, "no allocator events of a device (profile_memory=True)")
     calls = allocator_calls(seen, window)
     _put(evidence, AllocatorCalls, calls, "the trace holds no runtime calls")
-    _put(evidence, Kernels, kernels(seen, window), "no kernels ran in the traced steps")
+    updates = states.get("optimizer", NOTHING)
+    _put(evidence, Kernels, kernels(seen, window, updates), "no kernels ran in the traced steps")
     _put(
         evidence,
         Communication,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdiag.evidence.device import Device, DevicePart, DeviceParts, KernelFamily, Kernels
-from tdiag.evidence.from_trace.intervals import Ints, clip, total
+from tdiag.evidence.device import Chains, Device, DevicePart, DeviceParts, KernelFamily, Kernels
+from tdiag.evidence.from_trace.intervals import Ints, Spans, clip, covered, total
 from tdiag.evidence.from_trace.nesting import Nested
 from tdiag.evidence.from_trace.python_stacks import PythonStacks
 from tdiag.evidence.from_trace.sorted_events import COMM, COMPUTE, Rows, TraceView
@@ -53,10 +53,12 @@ _FAMILIES = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
 LABELS = (*(name for name, _ in FAMILIES), "other", "comm")
 
 # Matrix units: NVIDIA's tensor cores (tensorop, …884/16816/1688 shapes, hmma, wgmma, nvjet) and
-# AMD's MFMA. float32 without them: simt, sgemm, scudnn; Tensile writes the type as _S_.
+# AMD's MFMA. float32 without them: simt, sgemm, scudnn, and of the xmma kernels those that name
+# ffma or float32 as the type of the product (…f32f32_f32f32…, with TF32 …f32f32_tf32f32…); Tensile
+# writes the type as _S_.
 TENSOR_CORE = re.compile(
     r"tensorop|tensor16x8x|[his](884|1688|16816|16832)|hmma|imma|[wh]gmma|nvjet|mfma|_MI\d+x|"
-    r"xmma_(?!.*simt)|flash|fmha|gtcx|enable_3x_kernel|warpgroup",
+    r"xmma_(?!.*(simt|ffma|f32f32_f32f32))|flash|fmha|gtcx|enable_3x_kernel|warpgroup",
     re.IGNORECASE,
 )
 FLOAT32 = re.compile(
@@ -69,8 +71,8 @@ NARROW = re.compile(
 MATRIX_FAMILIES = frozenset({"gemm", "conv", "attention"})
 
 
-def kernels(view: TraceView, window: TracedWindow) -> Kernels | None:
-    """None if no kernel ran in the window."""
+def kernels(view: TraceView, window: TracedWindow, updates: Spans) -> Kernels | None:
+    """None if no kernel ran in the window. ``updates``: when the host was in the optimizer."""
     trace = view.trace
     rows = window.began(view, view.of_kind(COMPUTE, COMM))
     if not len(rows):
@@ -92,6 +94,31 @@ def kernels(view: TraceView, window: TracedWindow) -> Kernels | None:
         families=tuple(found),
         count=len(window.began(view, view.kernels)) / window.count,
         device_ns=total(spans) / window.count,
+        chains=_chains(view, rows, of_row, window.count, updates),
+    )
+
+
+def _chains(view: TraceView, rows: Rows, family: Ints, steps: int, updates: Spans) -> Chains | None:
+    """None if there are no such kernels."""
+    trace = view.trace
+    calls = view.launched_by(rows)
+    moment = np.where(calls >= 0, trace.ts_ns[calls], 0)
+    updating = (calls >= 0) & (covered(updates, moment, moment + 1) > 0)
+    order = np.lexsort((trace.ts_ns[rows], trace.lane[rows]))
+    order = order[family[order] != LABELS.index("copy")]
+    fusing = (family[order] == LABELS.index("elementwise")) & ~updating[order]
+    lane = trace.lane[rows[order]]
+    first = fusing & ~(np.r_[False, fusing[:-1]] & (lane == np.r_[-1, lane[:-1]]))
+    chain = np.cumsum(first)[fusing] - 1
+    if not len(chain):
+        return None
+    lasted = trace.dur_ns[rows[order]][fusing]
+    longest = np.zeros(chain[-1] + 1, np.int64)
+    np.maximum.at(longest, chain, lasted)
+    return Chains(
+        kernels=len(chain) / steps,
+        device_ns=float(lasted.sum()) / steps,
+        longest_ns=float(longest.sum()) / steps,
     )
 
 

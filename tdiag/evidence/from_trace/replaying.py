@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from tdiag.evidence.from_trace.nesting import nest
 from tdiag.evidence.from_trace.queues import CLOCK_NS, NEAR_NS, Queues, queues, tags_of
 from tdiag.evidence.from_trace.sorted_events import D2H, H2D, Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
-from tdiag.evidence.replay import NONE, Replay
+from tdiag.evidence.replay import AFTER_D2H, NONE, Replay
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.trace.decode import Interned
 
@@ -25,6 +25,8 @@ ISSUING_FRAC = Threshold(
     "of the work",
     "Heuristic: a thread that issues less does not train: it pins batches, or is a watchdog.",
 )
+# States in which the host uses what was copied to it, or frees it.
+USING = ("host prepare", "host other", "host python_loss")
 # States in which issuing work is part of what a fix would shorten.
 OF_PHASE = ("python_loss", "evaluation", "optimizer")
 
@@ -67,14 +69,18 @@ def replay(view: TraceView, window: TracedWindow, states: Mapping[str, Spans]) -
     if unexplained > NOTICEABLE_FRAC * end:
         raise Unexplained("what the device work waited for is not in the trace")
     tags = Interned[str]()
+    kinds = tags_of(view, found.rows)
     host = _host(states, origin, clock, np.r_[calls.begin, end], tags)
     host[:-1][beside] = 0
-    of_work = [tags[tag] for tag in tags_of(view, found.rows)]
+    names = [view.trace.names[name] for name in view.trace.name[calls.rows].tolist()]
+    issued = dict(zip(found.call.tolist(), kinds, strict=True))
+    host = _use_copies(host, tags, names, issued)
+    of_work = [tags[tag] for tag in kinds]
     waiting = [number for numbers in waits for number in numbers]
     awaited = np.array([len(numbers) for numbers in waits], np.int64)
     since = calls.begin.copy()
     np.maximum.at(since, np.repeat(np.arange(len(since)), awaited), found.end[waiting])
-    call_tags = [tags[tag] for tag in _tags(view, calls, found, waits, states, origin)]
+    call_tags = [tags[tag] for tag in _tags(names, issued, calls, waits, states, origin)]
     return Replay(
         steps=steps,
         total_ns=max(int(clock[-1]), end, int(found.end.max())),
@@ -174,17 +180,32 @@ def _host(
     return np.stack([*columns, end - begin - sum(columns)], axis=1)
 
 
+def _use_copies(
+    host: Ints, tags: Interned[str], names: Sequence[str], work: Mapping[int, str]
+) -> Ints:
+    """``host`` with one more column: what the host does after a copy to it, and after the
+    synchronisation for that copy, until its next call."""
+    column = tags[AFTER_D2H]
+    assert column == host.shape[1], "the columns are those of the host's states"
+    after = [call + 1 for call, kind in work.items() if kind.startswith("d2h")]
+    synced = [call + 1 for call in after if call < len(names) and SYNC_CALL.search(names[call])]
+    used = np.zeros((len(host), 1), np.int64)
+    for row in {*after, *synced}:
+        for number in (number for tag, number in tags.items() if tag in USING):
+            used[row] += host[row, number]
+            host[row, number] = 0
+    return np.hstack([host, used])
+
+
 def _tags(
-    view: TraceView,
+    names: Sequence[str],
+    issued: Mapping[int, str],
     calls: _Calls,
-    found: Queues,
     waits: list[tuple[int, ...]],
     states: Mapping[str, Spans],
     origin: int,
 ) -> Iterator[str]:
     """Each call's tag."""
-    names = [view.trace.names[name] for name in view.trace.name[calls.rows].tolist()]
-    issued = dict(zip(found.call.tolist(), tags_of(view, found.rows), strict=True))
     during = dict.fromkeys(range(len(names)), "call")
     for state in OF_PHASE:
         begin = calls.begin + origin
@@ -193,7 +214,7 @@ def _tags(
     for number, name in enumerate(names):
         work = issued.get(number, "")
         if waits[number]:
-            yield f"wait {work if work.startswith('h2d') else name}"
+            yield f"wait {work if work.startswith(('h2d', 'd2h')) else name}"
         elif work.startswith(("h2d", "d2h")):
             yield work
         else:

@@ -207,19 +207,13 @@ class Flow:
             self.synced = (self.synced or 0) + bool(ddp.require_backward_grad_sync)
 
     def moved(self, name: str, args: Any, result: Any) -> tuple[int, int]:
-        """(1 if this call sent to another device what the previous step had already sent,
-        bytes)."""
+        """(times, bytes) of unchanged tensors that are sent to another device again."""
         source = args[1] if name == "copy_" and len(args) > 1 else args[0] if args else None
         if not isinstance(source, torch.Tensor) or not isinstance(result, torch.Tensor):
             return 0, 0
         if source.device == result.device or source.is_inference():
             return 0, 0
-        before = self.inspection.moved.get(id(source))
-        now = (weakref.ref(source), source._version, self.probe.step)
-        self.inspection.moved[id(source)] = now
-        if before is None or before[0]() is not source or before[1] != now[1]:
-            return 0, 0
-        return (1, nbytes(result)) if before[2] < now[2] else (0, 0)
+        return self.inspection.sent.seen(self.probe.step, source, result)
 
     # --- who called -----------------------------------------------------------------------------
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import functools
 import os
 import time
-import warnings
 from typing import Any
 
 import torch
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from .. import accelerator, dynamo, places
+from .. import dynamo, places
 from ..models import node_of
 from ..patches import hidden
 from ..wire import GRAD_OF_ELEMENT
@@ -30,61 +29,13 @@ from .low_rank import LowRank
 from .never_used import UnusedResults
 from .prefixes import JOINS, Prefixes
 from .switched import Capture
+from .syncs import HostWaits
 from .thrown_away import ThrownAway
 from .zeros import Zeros
 
-MESSAGE = "called a synchronizing CUDA operation"
 # The functions of autograd that take elements of a tensor: its names for t[i], t[i:j], unbind, …
 PICKING = ("Select", "Slice", "Unbind", "IndexBackward", "IndexSelect")
 RESHAPING = ("Squeeze", "View", "Reshape", "UnsafeView")  # of what was taken, or of a sum
-
-PROTOTYPE = "Synchronization debug mode is a prototype"  # torch's own warning, once per process
-
-
-class SyncWarnings:
-    """Sets ``torch.cuda.set_sync_debug_mode("warn")`` for a while; all other warnings pass through.
-    If the script has set a mode, it stays and nothing is counted."""
-
-    def __init__(self) -> None:
-        self.on = False
-        self.lines: dict[tuple[Any, ...], int] = {}
-        self.seen = False
-
-    def start(self) -> None:
-        if accelerator.kind() != "cuda" or torch.cuda.get_sync_debug_mode():  # no other kind warns
-            return
-        with warnings.catch_warnings():  # an error where the script makes all warnings errors
-            warnings.filterwarnings("ignore", message=PROTOTYPE)
-            torch.cuda.set_sync_debug_mode("warn")
-        self.on = self.seen = True
-        self.show = warnings.showwarning
-        warnings.filterwarnings("always", message=f".*{MESSAGE}")
-        self.filter = warnings.filters[0]
-        warnings.showwarning = self._show
-
-    def stop(self) -> None:
-        if not self.on:
-            return
-        self.on = False
-        torch.cuda.set_sync_debug_mode("default")
-        if warnings.showwarning == self._show:
-            warnings.showwarning = self.show
-        if self.filter in warnings.filters:
-            warnings.filters.remove(self.filter)  # type: ignore[attr-defined]
-
-    def counts(self) -> list[list[Any]] | None:
-        """``[[location, times], …]``; None if there is no device to synchronise."""
-        if not self.seen:
-            return None
-        return [[list(place) or None, n] for place, n in self.lines.items()]
-
-    def _show(self, message: Any, *args: Any, **kwargs: Any) -> None:
-        if MESSAGE not in str(message):
-            self.show(message, *args, **kwargs)
-            return
-        place = tuple(places.caller() or ())
-        self.lines[place] = self.lines.get(place, 0) + 1
-
 
 CONVERSIONS = {
     "item": "item", "__bool__": "bool", "__float__": "float", "__int__": "int",
@@ -133,7 +84,7 @@ class OpsCapture(Capture):
         if torch._C._len_torch_function_stack():
             return "the script has its own torch function mode switched on"
         self.lines = Lines(self.probe, self.boundary)
-        self.syncs = SyncWarnings()
+        self.syncs = HostWaits(self.patches)
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
         self.contractions, self.of_batch = Contractions(), BatchWork()
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
@@ -163,7 +114,7 @@ class OpsCapture(Capture):
             steps=steps,
             step=self.probe.step,
             lines=self.lines.described(),
-            syncs=self.syncs.counts(),
+            **self.syncs.report(),
             **self.flow.report(),
             **self.frozen.report(),
             **self.prefixes.report(),

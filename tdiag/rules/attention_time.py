@@ -1,0 +1,117 @@
+"""What attention without the fused kernel takes on a device, and what the fused kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from tdiag.evidence.device import DeviceParts, DeviceTime
+from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.steps import Budget
+from tdiag.model.threshold import Threshold
+from tdiag.rules.base import Gain
+
+ON_DEVICE_HIGH = Threshold(
+    3.0,
+    "times as fast",
+    'Dao et al., "FlashAttention" (2022): up to 3× as fast as the PyTorch implementation of'
+    " attention.",
+)
+FUSED_HIGH_FRAC = Threshold(
+    0.73,
+    "of the data sheet's rate",
+    'Dao, "FlashAttention-2" (2023): 50 to 73 % of the theoretical maximum on an A100.',
+)
+FUSED_LOW_FRAC = Threshold(
+    0.34,
+    "of the data sheet's rate",
+    'Dao, "FlashAttention-2" (2023): up to 335 TFLOP/s on an H100, whose data sheet has 989.',
+)
+RECOMPUTED = Threshold(
+    7 / 6,
+    "times the products",
+    'Dao, "FlashAttention-2" (2023): the backward computes five products, one of them again;'
+    " written out, forward and backward have six.",
+)
+NARROW = ("float16", "bfloat16")  # what flash attention takes
+# The ops of attention written out, forward and backward, by torch's own names.
+PARTS = ("aten::_softmax", "aten::_softmax_backward_data", "aten::bmm", "aten::baddbmm")
+_PRODUCTS = ("aten::bmm", "aten::baddbmm")
+Dims = tuple[int, ...]
+_COPIES = ("aten::copy_", "aten::clone")
+
+
+def kernels_ns(budget: Budget, parts: DeviceParts | None, device: DeviceTime | None) -> float:
+    """Kernels launched by the ops of unfused attention, ns per clean step; 0 where unknown."""
+    if not budget.has_device or parts is None or device is None:
+        return 0.0
+    traced = sum(part.device_ns for part in parts.ops if part.name in PARTS)
+    return traced * budget.step_ns / device.step_ns
+
+
+def gain_on_device(spent_ns: float, work: Work | None, roof: Roof | None, scale: float) -> Gain:
+    """``spent_ns``: of :func:`kernels_ns`, used where shapes or rates are unknown. ``scale``: clean
+    step ÷ traced step."""
+    found = _by_shapes(work, roof) if work and roof else None
+    if found is None:
+        return Gain(
+            0.0,
+            spent_ns * (1 - 1 / ON_DEVICE_HIGH),
+            "high end: three times as fast; low end: nothing, as for short sequences.",
+            ("compute",),
+        )
+    low, high = found
+    return Gain(
+        low * scale,
+        high * scale,
+        "from all kernels that read or write the scores. High end: the fused kernel reaches"
+        f" {FUSED_HIGH_FRAC:.0%} of the {roof.source if roof else ''}, and takes its operands as"
+        f" they lie; low end: {FUSED_LOW_FRAC:.0%}, or nothing in float32.",
+        ("compute",),
+    )
+
+
+def _by_shapes(work: Work, roof: Roof) -> tuple[float, float] | None:
+    """ns per traced step that the fused kernel saves, low and high end; None without a softmax of
+    a product's result."""
+    products = [op for op in work.ops if op.name in _PRODUCTS]
+    made = {_shape(x) for op in products for x in _matrices(op)}
+    scores = made & {_shape(op.dims[0]) for op in work.ops if op.name == "aten::_softmax"}
+    products = [op for op in products if scores & set(map(_shape, _matrices(op)))]
+    if not products:
+        return None
+    operands = {dims for op in products for dims in op.dims[-2:]}
+    others = [op for op in work.ops if op.name not in _PRODUCTS]
+    touching = [op for op in others if scores & set(map(_shape, op.dims))]
+    passes = _spent(touching)
+    copies = _spent(
+        op
+        for op in others
+        if op.name in _COPIES and op not in touching and _batched(op.dims[0]) in operands
+    )
+    arithmetic = RECOMPUTED * sum(map(roof.compute_ns, products))
+    if not all(op.dtype in NARROW for op in products):
+        return 0.0, passes + copies
+    whole = passes + _spent(products)
+    high = whole + copies - arithmetic / FUSED_HIGH_FRAC
+    return max(0.0, whole - arithmetic / FUSED_LOW_FRAC), max(0.0, high)
+
+
+def _matrices(product: OpWork) -> tuple[Dims, Dims, Dims]:
+    """Both operands and the result of a batched product."""
+    left, right = product.dims[-2:]
+    return left, right, (*left[:-1], right[-1])
+
+
+def _shape(dims: Dims) -> tuple[int, frozenset[int]]:
+    """The same for (batch, heads, n, m), (batch × heads, n, m) and their transposes."""
+    return prod(dims), frozenset(dims[-2:])
+
+
+def _batched(dims: Dims) -> Dims:
+    """All axes but the last two as one: (batch, heads, n, d) as bmm takes it."""
+    return (prod(dims[:-2]), *dims[-2:])
+
+
+def _spent(ops: Iterable[OpWork]) -> float:
+    return sum(op.device_ns or 0.0 for op in ops)
