@@ -32,7 +32,7 @@ import tomllib
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "gpu-validation.md"
-LARGEST_TRACE = 3_000_000  # bytes, of those that are kept
+LARGEST_TRACE = 20_000_000  # bytes, of those that are kept
 LEAST_S = 20  # what is left of a slice below this is not enough for any case
 
 

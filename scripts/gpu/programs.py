@@ -67,7 +67,6 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
-        self.shift = nn.Buffer(torch.ones(WIDTH))
     def forward(self, x):
         for layer in self.layers:
             x = F.gelu(layer(x))
@@ -187,14 +186,15 @@ PLANTED = (
     ),
     Planted(
         "TD303", None, line="x = x + torch.zeros",
-        fault={"batch": "256", "forward": "x = x + torch.zeros(WIDTH).cuda()"},
-        fix={"batch": "256", "forward": "x = x + self.shift"},
+        fault={"batch": "2048", "forward": "x = x + torch.zeros(2048, WIDTH).cuda()"},
+        fix={"batch": "2048", "forward": "x = x + torch.zeros(2048, WIDTH, device=device)"},
     ),
     Planted(
         "TD304", None, line="x = x + constant",
-        fault={"batch": "256", "setup": "constant = torch.ones(WIDTH)",
+        fault={"batch": "2048", "setup": "constant = torch.ones(2048, WIDTH)",
                "forward": "x = x + constant.to(device)"},
-        fix={"batch": "256", "forward": "x = x + self.shift"},
+        fix={"batch": "2048", "setup": "constant = torch.ones(2048, WIDTH, device=device)",
+             "forward": "x = x + constant"},
     ),
     Planted(
         "TD305", "h2d", line="kept = ",
@@ -204,12 +204,12 @@ PLANTED = (
     Planted(
         "TD401", None, line="x = x * float",
         fault={"batch": "8192", "forward": "x = x * float(x.isfinite().all())"},
-        fix={"batch": "8192"},
+        fix={"batch": "8192", "forward": "x = x * x.isfinite().all()"},
     ),
     Planted(
         "TD402", None, line="torch.masked_select",
-        fault={"batch": "8192", "forward": "x = x + torch.masked_select(x, x > 0).mean()"},
-        fix={"batch": "8192", "forward": "x = x + torch.where(x > 0, x, 0).mean()"},
+        fault={"batch": "2048", "forward": "x = x + torch.masked_select(x, x > 0).mean()"},
+        fix={"batch": "2048", "forward": "x = x + torch.where(x > 0, x, 0).mean()"},
     ),
     Planted(
         "TD403", None, line="torch.cuda.synchronize(); pass",
@@ -230,14 +230,14 @@ PLANTED = (
     ),
     Planted(
         "TD602", None,
-        fault={"setup": _CONVOLUTIONS, "batch": "1024"},
-        fix={"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "1024"},
+        fault={"setup": _CONVOLUTIONS, "batch": "8192"},
+        fix={"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "8192"},
         line="x = F.relu(layer(x))",
     ),
     Planted(
         "TD603", None,
-        fault={"setup": _CONVOLUTIONS, "batch": "1024"},
-        fix={"setup": _CONVOLUTIONS + _LAST, "batch": "1024"},
+        fault={"setup": _CONVOLUTIONS, "batch": "8192"},
+        fix={"setup": _CONVOLUTIONS + _LAST, "batch": "8192"},
         line="x = F.relu(layer(x))",
     ),
     Planted(
@@ -302,13 +302,13 @@ TRIED: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = (
     ),
     (
         "torch.cudnn_benchmark",
-        {"setup": _CONVOLUTIONS, "batch": "1024"},
-        {"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "1024"},
+        {"setup": _CONVOLUTIONS, "batch": "8192"},
+        {"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "8192"},
     ),
     (
         "model.channels_last",
-        {"setup": _CONVOLUTIONS, "batch": "1024"},
-        {"setup": _CONVOLUTIONS + _LAST, "batch": "1024"},
+        {"setup": _CONVOLUTIONS, "batch": "8192"},
+        {"setup": _CONVOLUTIONS + _LAST, "batch": "8192"},
     ),
     ("ceiling.reads", {"batch": "512", "forward": _READS}, {"batch": "512"}),
 )  # fmt: skip

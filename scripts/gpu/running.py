@@ -43,17 +43,22 @@ class Bench:
     def tdiag(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self._run([sys.executable, "-m", "tdiag", *words])
 
-    def diagnosis(self, script: Path, *arguments: str, until_end: bool = False) -> dict[str, Any]:
-        """The JSON report of a run with all windows; it ends with them unless ``until_end``."""
+    def diagnosis(self, script: Path, *arguments: str) -> dict[str, Any]:
+        """The JSON report of a run, which ends with its windows."""
         output = self.folder / "diagnosis.json"
-        whole = [] if until_end else ["--profiling"]
         run_dir = self.folder / f"run-{script.stem}"
         words = ["--quiet", "-o", str(output), "--out", str(run_dir)]
-        done = self.tdiag("run", *whole, *words, str(script), "--", *arguments)
+        done = self.tdiag("run", "--profiling", *words, str(script), "--", *arguments)
         expect(done.returncode == 0, f"tdiag run: exit {done.returncode}: {done.stderr[-800:]}")
         (self.folder / "stdout.txt").write_text(done.stdout)
         found: dict[str, Any] = json.loads(output.read_text())
         return found
+
+    def residue(self) -> float:
+        """By how much the last run's steps took longer after its trace, as a share."""
+        files = self.folder.glob("run-*/events/*.jsonl")
+        records = (json.loads(line) for file in files for line in file.read_text().splitlines())
+        return next(float(r["residue"]) for r in records if r.get("residue") is not None)
 
     def _run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         paths = [str(ROOT), os.environ.get("PYTHONPATH"), self.environment.get("PYTHONPATH")]
