@@ -200,12 +200,14 @@ class Calls(Kind, frozen=True, kw_only=True):
 
 
 class HostOp(Kind, frozen=True, kw_only=True):
-    """One op name, per step. ``self_ns`` excludes children."""
+    """One op name, per step. ``self_ns`` excludes children; ``on_host_ns``: of it, in calls that
+    asked nothing of a device."""
 
     name: str
     count: float
     self_ns: float
     total_ns: float
+    on_host_ns: float = 0.0
 
 
 class HostOps(Kind, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ class SentTensor(NamedTuple):
     version: int
     step: int
     times: int  # counted steps in a row
+    sends: int  # in the last of them
 
 
 class SentAgain:
@@ -29,16 +30,18 @@ class SentAgain:
         self.sent: dict[int, SentTensor] = {}  # by the tensor's id
 
     def seen(self, step: int, source: torch.Tensor, result: torch.Tensor) -> tuple[int, int]:
-        """(times, bytes) that this copy adds to those of unchanged tensors: with the third copy in
-        a row also the second, whose step the window may have counted."""
+        """(times, bytes) that this copy adds to those of unchanged tensors: with the first of the
+        third step in a row also those of the second, which the window may have counted."""
         if step != self.step:
             self.step, self.before = step, self.step
+        times, sends, again = 1, 1, 0
         last = self.sent.get(id(source))
-        if last is not None and (last.ref() is not source or last.version != source._version):
-            last = None
-        if last is not None and last.step == step:
-            return 0, 0
-        times = last.times + 1 if last is not None and last.step == self.before else 1
-        self.sent[id(source)] = SentTensor(weakref.ref(source), source._version, step, times)
-        again = 0 if times < IN_A_ROW else 2 if times == IN_A_ROW else 1
+        if last is not None and last.ref() is source and last.version == source._version:
+            if last.step == step:
+                times, sends = last.times, last.sends + 1
+                again = int(times >= IN_A_ROW)
+            elif last.step == self.before:
+                times = last.times + 1
+                again = int(times >= IN_A_ROW) + last.sends * (times == IN_A_ROW)
+        self.sent[id(source)] = SentTensor(weakref.ref(source), source._version, step, times, sends)
         return again, again * nbytes(result)

@@ -98,7 +98,8 @@ def value_loops(
 ) -> list[OpLine]:
     """Lines that loop over tensor values: every loop in the loss, and loops of forward in functions
     that read tensor values and record gradients in a loop (a loss may be computed there; without
-    gradients it is the model's mask or index). Hooks and lines that write logs are left out."""
+    gradients it is the model's mask or index). Loops over layers, hooks and lines that write logs
+    are left out."""
     loops = [
         x
         for x in ops.lines
@@ -111,6 +112,7 @@ def value_loops(
         and sum(conversions([line]).values()) >= MIN_LINE_CALLS * line.turns
     }
     recording = {(line.at.file, line.at.function) for line in loops if line.grad_calls}
+    over_layers = {_head(x) for x in ops.lines if x.phase == "forward" and LAYERS & x.names.keys()}
     return [
         line
         for line in loops
@@ -119,8 +121,15 @@ def value_loops(
             line.phase == "forward"
             and (line.at.file, line.at.function) in reading & recording
             and not LAYERS & line.names.keys()
+            and (_head(line) is None or _head(line) not in over_layers)
         )
     ]
+
+
+def _head(line: OpLine) -> tuple[str, int] | None:
+    """The statement of the loop around the line."""
+    head = loop_head(line.at)
+    return head.spot if head else None
 
 
 def python_inside(

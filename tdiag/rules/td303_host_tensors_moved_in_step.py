@@ -14,8 +14,9 @@ Create the tensor on the device (`torch.zeros(..., device=x.device)`), or once, 
 module.
 
 ## How the gain is computed
-High end: the copies' blocking time × these tensors' share of the copies by number. Low end:
-nothing, because these may be the smaller ones.
+High end: the copies' blocking time × these tensors' share of the copies by number, and the time in
+which the host fills such tensors. Low end: nothing, because these may be the smaller ones; half if
+the step copies no others.
 
 ## When this advice is wrong
 Values that are new on the host in each step (a schedule, a random crop) must be copied: send them
@@ -24,14 +25,17 @@ with the batch.
 
 from __future__ import annotations
 
+import re
+
 from tdiag.evidence.device import DeviceTime, Transfers
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.evidence.torch_ops import HostOps, OpLine, Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, count, where
+from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, plural
 
 CODE = "TD303"
@@ -49,7 +53,17 @@ FACTORIES = (
 MOVES = ("cuda", "to", "xpu")
 
 
-def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) -> Found | None:
+# The ops that fill a new tensor.
+FILLING = re.compile(r"^aten::(fill_|zero_|normal_|uniform_|random_|arange|linspace|randperm|eye)")
+
+
+def check(
+    budget: Budget,
+    transfers: Transfers,
+    ops: Ops,
+    device: DeviceTime,
+    host_ops: HostOps | None,
+) -> Found | None:
     makers = [line for line in ops.lines if line.phase in INSIDE_STEP and _made(line)]
     copies = [copy for copy in transfers.copies if copy.direction == "h2d"]
     if not makers or not copies:
@@ -57,8 +71,10 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
     travelling = merged(copies)
     made = sum(_made(line) for line in makers)
     share = min(1.0, made / travelling.count)
-    blocked = travelling.host_blocked_ns * budget.step_ns / device.step_ns
-    cost = share * max(blocked, exposed(copies, budget, device))
+    scale = budget.step_ns / device.step_ns
+    filling = sum(op.on_host_ns for op in host_ops.ops if FILLING.match(op.name)) if host_ops else 0
+    blocked = max(travelling.host_blocked_ns * scale, exposed(copies, budget, device))
+    cost = share * blocked + filling * scale
     worst = max(makers, key=lambda line: line.elapsed_ns)
     return Found(
         summary=(
@@ -68,6 +84,7 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
         ),
         evidence=(
             count("tensors made on the host in the step", made, "ops", "per_step"),
+            *((ns("the host filling tensors", filling, "trace"),) if filling else ()),
             *copy_measures(travelling),
         ),
         fix=Fix(
@@ -77,9 +94,10 @@ def check(budget: Budget, transfers: Transfers, ops: Ops, device: DeviceTime) ->
             action="Create the tensors on the device",
         ),
         gain=Gain(
-            0.0,
+            cost * LOW_END_FRAC if share == 1 else 0.0,
             cost,
-            "high end: each costs as much as the mean copy; low end: nothing, if they are small.",
+            "high end: each costs as much as the mean copy, and what the host needs to fill it; low"
+            f" end: {'half of that' if share == 1 else 'nothing, if they are small'}.",
             ("h2d", "sync", "launch", "python_loss"),
         ),
         at=worst.at,

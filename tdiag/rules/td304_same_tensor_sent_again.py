@@ -1,8 +1,8 @@
 """An unchanged tensor is copied to the device every step
 
 ## What it measures
-Copies between devices whose source is the same, unchanged tensor as in the step before, by line;
-and modules that are moved within a step.
+Copies between devices whose source is the same, unchanged tensor in three counted steps in a row,
+by line; and modules that are moved within a step.
 
 ## Why it is slow
 A constant on the host (class weights, positions, a mask, a lookup table) is copied at each use.
@@ -13,8 +13,9 @@ Move it once, before the loop. `self.register_buffer("weights", weights)` moves 
 `model.to(device)` belongs before the optimizer is created.
 
 ## How the gain is computed
-From the device's idle time during copies. The share of these copies by bytes and by number gives
-the two ends: a copy costs its bytes and a fixed start.
+From the device's idle time during copies, by a replay of the trace where that is possible. The
+share of these copies by bytes and by number gives the two ends: a copy costs its bytes and a fixed
+start.
 
 ## When this advice is wrong
 A tensor may be too large to stay on the device. Changes through NumPy leave no trace in the tensor,
@@ -86,11 +87,14 @@ def _gain(
     if device is None or not total or not number:
         return None
     low, high = sorted((min(1.0, moved / total), min(1.0, times / number)))
+    memories = {x.memory for x in sent}
     return Gain(
         low * held(budget, "h2d"),
         high * held(budget, "h2d"),
         "the two ends are these copies' share of all copied bytes and their share of all copies.",
         ("h2d",),
+        {f"h2d {memory}": 1 - low for memory in memories},
+        {f"{what} {x}": 1 - high for what in ("h2d", "wait h2d") for x in memories},
     )
 
 

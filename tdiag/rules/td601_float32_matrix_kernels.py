@@ -42,6 +42,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, ns, version
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
+from tdiag.rules.thresholds import PRODUCTS_LOW_FRAC
 from tdiag.units import per_step
 
 CODE = "TD601"
@@ -56,12 +57,6 @@ FASTER_HIGH = Threshold(
     3.0,
     "times as fast",
     'NVIDIA, "Train With Mixed Precision": up to 3× overall on arithmetic-bound models.',
-)
-REACHED_LOW_FRAC = Threshold(
-    0.5,
-    "of the data sheet's rate",
-    "Heuristic: an H100 reached 0.82 with products of 16,384 × 2,048 × 2,048 in bfloat16"
-    " (docs/gpu-validation.md); smaller ones reach less.",
 )
 FASTER_LOW = Threshold(
     1.5, "times as fast", "Heuristic: half of the high end, for kernels partly bound by memory."
@@ -142,11 +137,11 @@ def _left(
     now = sum(op.device_ns or 0.0 for op in products)
     at_best = sum(roof.best_ns(replace(op, dtype=narrow, moved=op.moved / 2)) for op in products)
     slower = sum(roof.best_ns(op) for op in products) if tf32 else at_best
-    low = min(1.0, slower / now / REACHED_LOW_FRAC)
+    low = min(1.0, slower / now / PRODUCTS_LOW_FRAC)
     at_rates = f"at the rates in the {roof.source}"
     why = (
         f"high end: with {narrow} {at_rates}; low end: with {'TF32' if tf32 else narrow} at"
-        f" {REACHED_LOW_FRAC:.0%} of them."
+        f" {PRODUCTS_LOW_FRAC:.0%} of them."
     )
     return low, min(low, at_best / now), why
 

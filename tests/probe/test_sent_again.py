@@ -31,6 +31,8 @@ def test_a_tensor_that_changed_is_another() -> None:
         table += 1
 
 
-def test_a_second_copy_within_a_step_is_not_one_of_a_later_step() -> None:
+def test_every_copy_within_a_step_counts() -> None:
+    """A constant that three layers move."""
     constant = torch.zeros(2)
-    assert counts((1, constant), (1, constant), (2, constant), (2, constant)) == [0] * 4
+    steps = [(step, constant) for step in (12, 583, 584) for _ in range(3)]
+    assert counts(*steps) == [0] * 6 + [4, 1, 1]

@@ -22,6 +22,8 @@ from tdiag.rules.examples import (
     device_time,
     environment,
     family,
+    host_op,
+    host_ops,
     kernels,
     matrix_op,
     op_line,
@@ -180,6 +182,21 @@ def test_an_empty_tensor_that_is_moved_was_made_on_the_host() -> None:
     assert found.location.line == 23
     there = op_line(23, "forward", 24, names={"zeros": 12.0, "mul": 12.0})
     assert run_rule(find("TD303"), evidence.add(ops(there))) is None
+
+
+def test_what_the_host_needs_to_fill_a_tensor_goes_with_it() -> None:
+    """Eight of eight copies block 10 ms, and 30 ms go to filling them on the host."""
+    line = op_line(19, "forward", 24, names={"zeros": 8.0, "cuda": 8.0})
+    sent = copy(count=8.0, device_ns=10 * MS, exposed_ns=10 * MS, host_blocked_ns=10 * MS)
+    filled = replace(host_op("aten::fill_", 9, 31 * MS), on_host_ns=30 * MS)
+    cleared = host_op("aten::zero_", 9, 5 * MS)  # on the device
+    evidence = Evidence().add(
+        budget(device=True, compute=5, h2d=10, launch=35), Transfers(copies=(sent,)),
+        device_time(50), ops(line), host_ops(filled, cleared),
+    )  # fmt: skip
+    found = finding("TD303", evidence)
+    assert found.at_best_ns == pytest.approx(40 * MS)
+    assert found.recoverable_ns == pytest.approx(30 * MS)
 
 
 def test_written_out_attention_has_a_gain_where_launches_have_ops() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -9,6 +12,7 @@ from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
+from tdiag.model.place import Place
 from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
 
 from .test_td4xx_to_td7xx_loss_and_overhead import DISPATCH, finding, loop, result, training
@@ -109,6 +113,29 @@ def test_a_mask_that_is_filled_entry_by_entry_in_forward_is_no_loss() -> None:
     evidence = in_forward(large_layers(2), reads, fills, forward=4, backward=3)
     assert result("TD501", evidence) is None
     assert finding("TD701", evidence).location == fills.at
+
+
+LAYERED = """\
+def forward(self, x):
+    for layer in self.layers:
+        x = relu(layer(x))
+        x = x * float(x.isfinite().all())
+    return x
+"""
+
+
+def test_a_loop_over_layers_that_reads_values_is_no_loop_over_values(tmp_path: Path) -> None:
+    """No tensor expression replaces it; the reading has rules of its own."""
+    script = tmp_path / "model.py"
+    script.write_text(LAYERED)
+    here = partial(Place, file=str(script), function="forward")
+    reads = op_line(4, "forward", 128, grad_calls=32.0, in_loop=True, conversions={"float": 32.0},
+                    at=here(line=4), elapsed_ns=1 * MS)  # fmt: skip
+    evidence = in_forward(reads, forward=6, backward=5)
+    assert result("TD501", evidence) is not None
+    calls = op_line(3, "forward", 64, grad_calls=64.0, in_loop=True, at=here(line=3),
+                    names={"linear": 32.0, "relu": 32.0}, elapsed_ns=3 * MS)  # fmt: skip
+    assert result("TD501", in_forward(reads, calls, forward=6, backward=5)) is None
 
 
 @pytest.mark.parametrize(("often", "blamed"), [(5.0, False), (7.0, False), (8.0, True)])

@@ -333,7 +333,7 @@ CASES = (
         fixed=COMPUTE,
     ),
     Case(
-        "TD609", "compute", script=UNEVEN, fixed_script=PADDED,
+        "TD609", "compute", line="model(data)", script=UNEVEN, fixed_script=PADDED,
         planted=COMPUTE, fixed=COMPUTE,
     ),
     Case(

@@ -13,7 +13,7 @@ from tdiag.evidence.replay import Replay
 from tdiag.evidence.store import Evidence
 from tdiag.trace import read_trace
 from tests.trace.machine import Machine, Operation
-from tests.trace.making import evidence_of, kernel, op, step, write
+from tests.trace.making import call, evidence_of, kernel, launched, op, step, write
 
 Step = list[Operation]
 US, STEPS = 1000, 6
@@ -163,3 +163,24 @@ def test_threads_that_issue_work_side_by_side_are_not_replayed(tmp_path: Path) -
             event["tid"] = 999
             event["dur"] = 30
     assert "several threads" in missing(evidence_of(tmp_path, events))
+
+
+def test_a_kernel_that_begins_before_the_last_one_ends_still_comes_after_it(tmp_path: Path) -> None:
+    """Programmatic dependent launch, as on an H100: each of 40 begins 3 µs before the end of the
+    one before it. With half the time for each, the whole takes half."""
+    events = [step(1, 0, 4000)]
+    for n in range(40):
+        events += launched(GEMM, 5 + 10 * n, 20 + 57 * n, 60, n + 1)
+    found = evidence_of(tmp_path, events).get(Replay)
+    assert found is not None
+    kernels_ns = (40 * 57 + 3) * US
+    assert found.end_ns({"gemm float32": 0.5}, pace=0) == pytest.approx(kernels_ns / 2, rel=0.1)
+
+
+def test_branches_of_a_graph_run_beside_each_other(tmp_path: Path) -> None:
+    """Two kernels of one launch that begin at once, and a third that comes after both."""
+    nodes = [kernel(GEMM, 100, 50, 5), kernel(GEMM, 101, 50, 5), kernel(GEMM, 152, 50, 5)]
+    found = evidence_of(tmp_path, [step(1, 0, 300), call("cudaGraphLaunch", 80, 10, 5), *nodes])
+    replay = found.get(Replay)
+    assert replay is not None
+    assert replay.after.tolist() == [-1, -1, 1]

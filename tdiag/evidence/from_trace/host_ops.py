@@ -50,6 +50,11 @@ def _by_name(view: TraceView, nested: Nested, steps: int) -> tuple[HostOp, ...]:
     size = len(view.trace.names)
     counts = np.bincount(names, minlength=size)
     own = np.bincount(names, nested.self_ns, size)
+    calls = view.runtime
+    callers = nested.around(view.trace.lane[calls].astype(np.int64), view.trace.ts_ns[calls])
+    alone = np.ones(len(nested.rows), np.bool_)
+    alone[callers[callers >= 0]] = False
+    on_host = np.bincount(names[alone], nested.self_ns[alone], size)
     total = np.bincount(names, nested.end - nested.start, size)
     top = [i for i in np.argsort(-own, kind="stable")[:TOP_OPS] if counts[i]]
     return tuple(
@@ -58,6 +63,7 @@ def _by_name(view: TraceView, nested: Nested, steps: int) -> tuple[HostOp, ...]:
             count=float(counts[i] / steps),
             self_ns=float(own[i] / steps),
             total_ns=float(total[i] / steps),
+            on_host_ns=float(on_host[i] / steps),
         )
         for i in top
     )

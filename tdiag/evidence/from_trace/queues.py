@@ -51,8 +51,7 @@ def queues(
     begin, end = view.trace.ts_ns[rows] - origin, view.trace.ends(rows) - origin
     stream = np.unique(queue_of(view.trace, rows), return_inverse=True)[1].astype(np.int64)
     issued = np.where(call >= 0, called[call], 0) if len(called) else np.zeros_like(begin)
-    after = _before_in_stream(stream)
-    after[(after >= 0) & (end[after] > begin + CLOCK_NS)] = NONE  # they ran concurrently
+    after = _past_concurrent(_before_in_stream(stream), begin, end)
     freed = np.where(after >= 0, end[after], 0)
     own = call >= 0
     latency = _usual((begin - issued)[own & (freed <= issued)])
@@ -78,6 +77,21 @@ def _before_in_stream(stream: Ints) -> Ints:
     same = stream[order][1:] == stream[order][:-1]
     before[order[1:][same]] = order[:-1][same]
     return before
+
+
+def _past_concurrent(after: Ints, begin: Ints, end: Ints) -> Ints:
+    """``after`` without work that ran at the same time (branches of a CUDA graph): what that came
+    after. A kernel may begin shortly before the one before it ends (programmatic dependent launch,
+    from Hopper on), and comes after it all the same."""
+    after = after.copy()
+    for _ in range(LOOK_BACK):
+        most = np.maximum(CLOCK_NS, (end - begin)[after] // 2)
+        beside = (after >= 0) & (end[after] - begin > most)
+        if not beside.any():
+            return after
+        after[beside] = after[after[beside]]
+    after[beside] = NONE
+    return after
 
 
 def _usual(delays: Ints) -> int:
