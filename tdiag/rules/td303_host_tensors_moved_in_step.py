@@ -15,8 +15,9 @@ module.
 
 ## How the gain is computed
 High end: the copies' blocking time × these tensors' share of the copies by number, and the time in
-which the host fills such tensors. Low end: nothing, because these may be the smaller ones; half if
-the step copies no others.
+which the host fills such tensors, as traced: the profiler slows calls, not their work. Low end:
+nothing, because these may be the smaller ones; if the step copies no others, half of the copies,
+and the filling in proportion to the clean step.
 
 ## When this advice is wrong
 Values that are new on the host in each step (a schedule, a random crop) must be copied: send them
@@ -32,7 +33,7 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import HostOps, OpLine, Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.device_waits import copy_measures, exposed, merged
 from tdiag.rules.examples import MS, budget, copy, device_time, op_line, ops
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -45,6 +46,7 @@ UNTRIED = "the line that makes the tensor must make it on the device"
 
 # Phases of Ops in which the batch has already arrived on the device.
 INSIDE_STEP = ("forward", "loss", "optimizer")
+COMPONENTS = ("h2d", "prepare", "sync", "launch", "python_loss")
 # Torch calls that make a tensor (on the host by default), and calls that move one.
 FACTORIES = (
     "zeros", "ones", "full", "empty", "eye", "arange", "linspace", "rand", "randn", "randint",
@@ -74,7 +76,8 @@ def check(
     scale = budget.step_ns / device.step_ns
     filling = sum(op.on_host_ns for op in host_ops.ops if FILLING.match(op.name)) if host_ops else 0
     blocked = max(travelling.host_blocked_ns * scale, exposed(copies, budget, device))
-    cost = share * blocked + filling * scale
+    cost = min(share * blocked + filling, held(budget, *COMPONENTS))
+    low = blocked * LOW_END_FRAC + filling * scale if share == 1 else 0.0
     worst = max(makers, key=lambda line: line.elapsed_ns)
     return Found(
         summary=(
@@ -94,11 +97,11 @@ def check(
             action="Create the tensors on the device",
         ),
         gain=Gain(
-            cost * LOW_END_FRAC if share == 1 else 0.0,
+            low,
             cost,
             "high end: each costs as much as the mean copy, and what the host needs to fill it; low"
-            f" end: {'half of that' if share == 1 else 'nothing, if they are small'}.",
-            ("h2d", "sync", "launch", "python_loss"),
+            f" end: {'half of the copies' if share == 1 else 'nothing, if they are small'}.",
+            COMPONENTS,
         ),
         at=worst.at,
     )

@@ -125,6 +125,21 @@ def test_tf32_is_switched_on_where_the_kernels_come_from(
     assert unsaid not in text
 
 
+def test_unsuitable_sizes_win_what_suitable_ones_reach() -> None:
+    """9 ms that take 4.1 at the data sheet's rate: at best 5, and at half the rate 8.2."""
+    rule = find("TD609")
+    (op,) = [x for x in rule.fires().get(MatrixOps).ops if x.dims[1][1] == 50257]  # type: ignore[union-attr]
+    logits = product(op.name, op.dims, 4.1e12, 9.0 * MS, "bfloat16")
+    work = Work(ops=(logits,), calls=1.0)
+    evidence = rule.fires().add(H100, work, kernels(family("gemm", 15)))
+    found = finding("TD609", evidence)
+    assert found.at_best_ns == pytest.approx(4 * MS)
+    assert found.recoverable_ns == pytest.approx((4 + 0.8) / 2 * MS)
+    assert "50%" in found.why_gain
+    reached = replace(work, ops=(replace(logits, flops=8e12),))
+    assert run_rule(rule, evidence.add(reached)) is None
+
+
 def test_convolutions_of_ever_new_shapes_are_not_told_to_tune() -> None:
     """Five traced steps, each with images of another size."""
     sizes = ((64, 3, side, side) for side in (192, 208, 224, 240, 256))
@@ -196,7 +211,7 @@ def test_what_the_host_needs_to_fill_a_tensor_goes_with_it() -> None:
     )  # fmt: skip
     found = finding("TD303", evidence)
     assert found.at_best_ns == pytest.approx(40 * MS)
-    assert found.recoverable_ns == pytest.approx(30 * MS)
+    assert found.recoverable_ns == pytest.approx((35 + 40) / 2 * MS)
 
 
 def test_written_out_attention_has_a_gain_where_launches_have_ops() -> None:

@@ -12,7 +12,6 @@ from tdiag.evidence.device import Syncs, Transfers
 from tdiag.evidence.from_trace.ranks_of_traces import compare_ranks
 from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.ranks import Beside, Communication, LateRank, Ranks, RankTime
-from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import MatrixOps
 from tdiag.model.diagnosis import Abstained, Finding, Fix
@@ -264,23 +263,6 @@ def test_sizes_off_the_multiple_are_told_by_the_rows_of_the_result(
 
 def test_the_size_to_pad_to_is_written_out() -> None:
     assert "50257 to 50264" in finding("TD609", products()).fix.action
-
-
-def test_unsuitable_sizes_win_what_suitable_ones_reach() -> None:
-    """9 ms that take 4.1 at the data sheet's rate: at best 5, and at half the rate 8.2."""
-    roof = Roof(flops_per_s={"bfloat16": 1e15}, bytes_per_s=((1 << 62, 3e12),), source="sheet")
-    (op,) = products().get(MatrixOps).ops  # type: ignore[union-attr]
-    logits = OpWork(
-        name=op.name, dims=op.dims, dtype="bfloat16", count=1.0, flops=4.1e12, moved=0.0,
-        host_ns=0.0, device_ns=9.0 * MS,
-    )  # fmt: skip
-    work = Work(ops=(logits,), calls=1.0)
-    found = finding("TD609", products().add(roof, work, kernels(family("gemm", 15))))
-    assert found.at_best_ns == pytest.approx(4 * MS)
-    assert found.recoverable_ns == pytest.approx((4 + 0.8) / 2 * MS)
-    assert "50%" in found.why_gain
-    reached = replace(work, ops=(replace(logits, flops=8e12),))
-    assert run_rule(SIZES, products().add(roof, reached, kernels(family("gemm", 15)))) is None
 
 
 @pytest.mark.parametrize("device", ["AMD Instinct MI210", "no device traced", ""])

@@ -23,6 +23,7 @@ from tdiag.evidence.from_trace.intervals import (
     total,
     union,
 )
+from tdiag.evidence.from_trace.nesting import nest
 from tdiag.evidence.from_trace.sorted_events import (
     COMM,
     COMPUTE,
@@ -142,6 +143,12 @@ SYNC_CALL = re.compile(r"(Stream|Device|Event|Ctx)Synchronize|^ze\w+Synchronize|
 ITEM = re.compile(r"^aten::item$")
 ALLOCATION = re.compile(r"^(cuda|hip|cu)(Host)?(Mem)?(Malloc|Alloc|Free)", re.IGNORECASE)
 
+COMPUTES_NS = Threshold(
+    100_000,
+    "ns",
+    "Heuristic: an op that only launches or describes takes 5 to 10 µs, and some times as long under"
+    " the profiler.",
+)
 # An instant has one state: the first of these that applies.
 STATES = (
     "data_wait", "alloc", "sync", "python_loss", "evaluation", "optimizer", "prepare", "launch"
@@ -168,7 +175,8 @@ def blocking_calls(view: TraceView, window: TracedWindow) -> Rows:
 def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) -> dict[str, Spans]:
     """Disjoint sets of instants by host state, over all threads of the traced process.
 
-    ``prepare`` is a state only without a DataLoader: the loop makes its batches then.
+    ``prepare``: without a DataLoader, the loop that makes its batches; and ops that compute on the
+    host, as on a batch that is still there.
     """
     by_hand = {} if any(name == "data_wait" for name, *_ in phases) else {"prepare": "prepare"}
     raw = {
@@ -183,6 +191,9 @@ def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) 
         if inside:
             times = np.array(inside, np.int64)
             raw[state] = merged(raw.get(state, NOTHING), union(times[:, 0], times[:, 1]))
+    computing = _on_host(view)
+    if len(computing):
+        raw["prepare"] = merged(raw.get("prepare", NOTHING), computing)
     found: dict[str, Spans] = {}
     taken = NOTHING
     for state in STATES:
@@ -190,6 +201,20 @@ def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) 
             found[state] = minus(spans, taken)
             taken = merged(taken, spans)
     return found
+
+
+def _on_host(view: TraceView) -> Spans:
+    """Ops that call no other, ask nothing of a device, and take too long for that alone. None if
+    the trace has no calls of a device's runtime."""
+    if not len(view.runtime):
+        return NOTHING
+    ops = nest(view.trace, view.ops)
+    calls = view.runtime
+    asking = ops.around(view.trace.lane[calls].astype(np.int64), view.trace.ts_ns[calls])
+    alone = ops.end - ops.start >= COMPUTES_NS
+    alone[ops.parent[ops.parent >= 0]] = False
+    alone[asking[asking >= 0]] = False
+    return union(ops.start[alone], ops.end[alone])
 
 
 def split(spans: Spans, states: dict[str, Spans]) -> dict[str, Spans]:
