@@ -17,11 +17,11 @@ model in torch's default dtype.
 
 ## How the gain is computed
 CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast if calls
-do work; at most 3.9 times in measurements. Device: at best a 64th of the compute time is left
-(replayed if the trace allows it); at worst nothing changes, because kernels are too short. If calls
-take no longer than their fixed cost, or were not counted, nothing is predicted. If only a part of
-the model is `float64`: the same for its share of the traced operations' time, with half the low
-end.
+do work; at most 3.9 times in measurements. Device: at best `float32` is as many times as fast as
+the data sheet says, 64 times if that is unknown (replayed if the trace allows it); at worst nothing
+changes, because kernels are too short. If calls take no longer than their fixed cost, or were not
+counted, nothing is predicted. If only a part of the model is `float64`: the same for its share of
+the traced operations' time, with half the low end.
 
 ## When this advice is wrong
 Ill-conditioned solvers, long sums and some physics need `float64`: compare the losses.
@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.roofline import Work
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
@@ -91,13 +91,14 @@ def check(
     layers: Layers | None,
     work: Work | None,
     settings: Settings | None,
+    roof: Roof | None,
 ) -> Found | None:
     mine = [x for x in modules.modules if x.parameters]
     parameters = sum(x.parameters for x in mine)
     narrow = layers is not None and bool(layers.dtypes) and "float64" not in layers.dtypes
     if narrow or not mine or sum(x.parameter_bytes for x in mine) != WIDE_BYTES * parameters:
         # complex64 takes as many bytes as float64
-        return _of_a_part(budget, work, phases, ops, dispatch)
+        return _of_a_part(budget, work, phases, ops, dispatch, roof)
     loader = loaders.train() if loaders else None
     dtypes = loader.batch_dtypes or {} if loader else {}
     if any(name.startswith("complex") for name in dtypes):
@@ -105,7 +106,7 @@ def check(
     largest = max(mine, key=lambda x: x.parameters)
     place = _set(settings) or _spelled(largest, loader) or _place(largest, loader)
     computing = held(budget, "compute") if budget.has_device else held(budget, *MODEL_PHASES)
-    gain = _gain(budget, computing, phases, ops, dispatch)
+    gain = _gain(budget, computing, phases, ops, dispatch, roof)
     return Found(
         summary=(
             f"{largest.name} computes in float64 ({WIDE_BYTES} bytes per parameter):"
@@ -137,6 +138,7 @@ def _of_a_part(
     phases: Phases | None,
     ops: Ops | None,
     dispatch: Dispatch | None,
+    roof: Roof | None,
 ) -> Found | None:
     """float64 operations in a model with narrower parameters."""
     if budget.has_device or work is None:
@@ -148,7 +150,7 @@ def _of_a_part(
     calling = {x.at.function for x in ops.lines if x.phase == "forward"} if ops else set()
     forward = [op for op in wide if op.at and op.at.function in calling]  # not under backward()
     place = work.heaviest((forward or wide).__contains__)
-    gain = _gain(budget, computing, phases, ops, dispatch)
+    gain = _gain(budget, computing, phases, ops, dispatch, roof)
     if computing < NOTICEABLE_FRAC * budget.step_ns or place is None:
         return None
     return Found(
@@ -178,12 +180,19 @@ def _gain(
     phases: Phases | None,
     ops: Ops | None,
     dispatch: Dispatch | None,
+    roof: Roof | None,
 ) -> Gain | None:
     if budget.has_device:
-        why = "high end: 64 times as many float32 units; low end: nothing, if kernels are short."
-        cuts = dict.fromkeys(COMPUTE_FAMILIES, 1 / DEVICE_FASTER_HIGH)
-        high = computing * (1 - 1 / DEVICE_FASTER_HIGH)
-        return Gain(0.0, high, why, ("compute",), high_cuts=cuts)
+        rates = roof.flops_per_s if roof else {}
+        wide, narrow = rates.get("float64"), rates.get("float32")
+        most = narrow / wide if wide and narrow else DEVICE_FASTER_HIGH
+        known = f"by the {roof.source}" if roof and most != DEVICE_FASTER_HIGH else "at most"
+        why = (
+            f"high end: float32 is {most:.3g} times as fast, {known}; low end: nothing, if kernels"
+            " are short."
+        )
+        cuts = dict.fromkeys(COMPUTE_FAMILIES, 1 / most)
+        return Gain(0.0, computing * (1 - 1 / most), why, ("compute",), high_cuts=cuts)
     try:
         works = fixed_cost(phases, ops, dispatch).work > FIXED_COST_FACTOR
     except Abstain:

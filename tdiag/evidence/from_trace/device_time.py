@@ -146,8 +146,8 @@ ALLOCATION = re.compile(r"^(cuda|hip|cu)(Host)?(Mem)?(Malloc|Alloc|Free)", re.IG
 COMPUTES_NS = Threshold(
     100_000,
     "ns",
-    "Heuristic: an op that only launches or describes takes 5 to 10 µs, and some times as long under"
-    " the profiler.",
+    "Heuristic: an op that only launches or describes takes 5 to 10 µs, and a few times as long"
+    " under the profiler.",
 )
 # An instant has one state: the first of these that applies.
 STATES = (
