@@ -6,8 +6,9 @@ Cases run in order of worth. Each asserts, has a time limit, and is appended to
 ``OUT/results.jsonl`` at once; another call goes on where this one stopped. What the slice
 (``--slice-minutes``) ends before it has a result runs again in the next call. ``--jobs`` cases run
 at once: programs that measure time take the device by turns. ``docs/gpu-validation.md`` is written
-at the end of each call; ``--page`` writes it without running anything. Exit code: 0 if nothing
-that has run is wrong, else 1. ``--dry-run`` lists the cases and runs those that need no device.
+at the end of each call; ``--page`` writes it without running anything, and ``--record`` packs the
+planted cases' runs for the tests (``tests/recorded``). Exit code: 0 if nothing that has run is
+wrong, else 1. ``--dry-run`` lists the cases and runs those that need no device.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main() -> int:
     record = args.out / "results.jsonl"
     done = {result["name"] for result in _read(record)}
     chosen = [c for c in CASES if re.search(args.only, c.name) and c.name not in done]
-    if args.dry_run or args.page:
+    if args.dry_run or args.page or args.record:
         chosen = [c for c in chosen if args.dry_run and not c.needs_device]
     ends = time.monotonic() + args.slice_minutes * 60
 
@@ -66,7 +67,11 @@ def main() -> int:
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(run, chosen))
     known = _read(record)
-    if not args.dry_run:
+    if args.record:
+        from gpu.recording import record as pack
+
+        pack([x for x in known if re.search(args.only, x["name"])], args.out, args.record)
+    elif not args.dry_run:
         from gpu.page import page
 
         PAGE.write_text(page(known, CASES))
@@ -81,6 +86,7 @@ def _parse() -> argparse.Namespace:
     options.add_argument("--only", default="", help="cases whose name has this regular expression")
     options.add_argument("--dry-run", action="store_true")
     options.add_argument("--page", action="store_true", help="write the page, run nothing")
+    options.add_argument("--record", type=Path, help="pack runs into this folder, run nothing")
     options.add_argument("--find-links", type=Path, help="folder of wheels: tdiag's dependencies")
     options.add_argument("--case", help=argparse.SUPPRESS)  # one case, in a process of its own
     args = options.parse_args()

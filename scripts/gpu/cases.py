@@ -31,6 +31,7 @@ from tests.zoo.table import SCRIPTS, ZOO, Entry
 SAME_FRAC = 0.05
 # A prediction holds if the measured gain lies in its range, widened by as much at both ends.
 WIDER_FRAC = 0.10
+PLANTED_CASE, HEALTHY_CASE = "3 planted {}", "3 healthy"
 SECONDS = 150
 CHECK_BUDGET = "120"  # s
 # Of the truth alone, by launches: some seconds.
@@ -278,8 +279,8 @@ def _cases() -> Iterator[Case]:
     yield Case("2 hooks", hooks)
     yield Case("3 sample h2d", partial(sample, "h2d", "h2d"), alone=True)
     for one in PLANTED:
-        yield Case(f"3 planted {one.code}", partial(planted, one))
-    yield Case("3 healthy", healthy)
+        yield Case(PLANTED_CASE.format(one.code), partial(planted, one))
+    yield Case(HEALTHY_CASE, healthy)
     for one in PLANTED:
         yield Case(f"3 twin of {one.code}", partial(twin, one))
     for name in ("python_loss", "overhead", "compute", "cpu_decode", "io_reads"):
@@ -304,4 +305,4 @@ def _cases() -> Iterator[Case]:
 
 CASES = tuple(sorted(_cases(), key=lambda case: (not case.needs_device, case.name[:1])))
 
-__all__ = ["CASES", "Bench", "Case", "Wrong"]
+__all__ = ["CASES", "HEALTHY_CASE", "PLANTED_CASE", "Bench", "Case", "Wrong"]

@@ -80,15 +80,15 @@ def _by_shapes(work: Work, roof: Roof) -> tuple[float, float] | None:
     products = [op for op in products if scores & set(map(_shape, _matrices(op)))]
     if not products:
         return None
-    operands = {dims for op in products for dims in op.dims[-2:]}
+    heads = {op.dims[0][:-2] for op in work.ops if op.name == "aten::_softmax"}
+    # Queries, keys, values and the result, in any order of their axes: (batch, n, heads, d), …
+    sides = {dims[-2:] for op in products for dims in _matrices(op)}
+    operands = {tuple(sorted((*lead, *side))) for lead in heads for side in sides}
     others = [op for op in work.ops if op.name not in _PRODUCTS]
     touching = [op for op in others if scores & set(map(_shape, op.dims))]
+    copying = [op for op in others if op.name in _COPIES and op not in touching]
     passes = _spent(touching)
-    copies = _spent(
-        op
-        for op in others
-        if op.name in _COPIES and op not in touching and _batched(op.dims[0]) in operands
-    )
+    copies = _spent(op for op in copying if tuple(sorted(op.dims[0])) in operands)
     arithmetic = RECOMPUTED * sum(map(roof.compute_ns, products))
     if not all(op.dtype in NARROW for op in products):
         return 0.0, passes + copies
@@ -106,11 +106,6 @@ def _matrices(product: OpWork) -> tuple[Dims, Dims, Dims]:
 def _shape(dims: Dims) -> tuple[int, frozenset[int]]:
     """The same for (batch, heads, n, m), (batch × heads, n, m) and their transposes."""
     return prod(dims), frozenset(dims[-2:])
-
-
-def _batched(dims: Dims) -> Dims:
-    """All axes but the last two as one: (batch, heads, n, d) as bmm takes it."""
-    return (prod(dims[:-2]), *dims[-2:])
 
 
 def _spent(ops: Iterable[OpWork]) -> float:
