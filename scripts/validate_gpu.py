@@ -5,8 +5,8 @@
 Cases run in order of worth. Each asserts, has a time limit, and is appended to
 ``OUT/results.jsonl`` at once; another call goes on where this one stopped. What the slice
 (``--slice-minutes``) ends before it has a result runs again in the next call. ``--jobs`` cases run
-at once: programs that measure time take the device by turns. ``docs/gpu-validation.md`` is written
-at the end of each call; ``--page`` writes it without running anything, and ``--record`` packs the
+at once: programs that measure time take the device by turns. ``OUT/results.md`` is written at the
+end of each call; ``--page`` writes it without running anything, and ``--record`` packs the
 planted cases' runs for the tests (``tests/recorded``). Exit code: 0 if nothing that has run is
 wrong, else 1. ``--dry-run`` lists the cases and runs those that need no device.
 """
@@ -32,7 +32,7 @@ import tomllib
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "gpu-validation.md"
+PAGE = "results.md"  # in OUT
 LARGEST_TRACE = 20_000_000  # bytes, of those that are kept
 LEAST_S = 20  # what is left of a slice below this is not enough for any case
 
@@ -74,7 +74,7 @@ def main() -> int:
     elif not args.dry_run:
         from gpu.page import page
 
-        PAGE.write_text(page(known, CASES))
+        (args.out / PAGE).write_text(page(known, CASES))
     return int(any(result["state"] != "passed" for result in known))
 
 

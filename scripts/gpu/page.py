@@ -1,4 +1,4 @@
-"""``docs/gpu-validation.md``, from the results."""
+"""The page of all results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def page(results: Sequence[dict[str, Any]], cases: Sequence[Case]) -> str:
     good = sum(result["state"] == "passed" for result in by_name.values())
     open_ = len(cases) - len(by_name)
     lines = [
-        "# GPU validation",
+        "# Results of the GPU validation",
         "",
         *dict.fromkeys(result["machine"] for result in results),
         "",

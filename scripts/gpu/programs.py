@@ -41,10 +41,10 @@ def run(count):
     torch.cuda.synchronize()
     return (time.perf_counter_ns() - began) / count
 
-run(20)
 """
     + TAKE_TURN
     + """
+run(20)
 print("STEP_NS", run(steps), flush=True)
 print("LAST_NS", run(steps), flush=True)
 """
