@@ -50,6 +50,8 @@ _WASTE = {
 }
 # With a device, the host's optimizer time and unnamed time leave the device idle.
 _WASTE_WITH_DEVICE = {"optimizer": "overhead", "other": "overhead"}
+# Work of the host that findings explain first.
+_FOR_LINES = ("prepare", "cpu_ops")
 HIGH_FRAC = Threshold(
     0.20,
     "of the step",
@@ -139,6 +141,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
                 costs.add("cpu", unprepared - costs.unknown.get("prepare", 0.0))
             if finding.cls in _MEASURED:  # the finding explains more of it in unexplained time
                 costs.add(finding.cls, claimed)
+    costs.add("cpu", costs.unknown.pop("cpu_ops"))
     # What cannot lie beside an evaluation lies in it: pictures that it writes, for example.
     inside = costs.by_class.get("logging", 0.0) + costs.by_class.get("eval", 0.0) - budget.step_ns
     if inside > 0 and "eval" in costs.by_class:
@@ -265,7 +268,7 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
         costs.compute = parts.get("compute", 0)
     else:
         costs.compute = sum(parts.get(name, 0) for name in MODEL_PHASES)
-    unknown = {name: float(parts.get(name, 0)) for name in ("unattributed", "other", "prepare")}
+    unknown = {name: float(parts.get(name, 0)) for name in ("unattributed", "other", *_FOR_LINES)}
     if budget.has_device:
         unknown["other"] = 0.0
     prepared = _prepared_by(evidence)

@@ -44,6 +44,7 @@ _ROW: dict[str, Row] = {
     "d2h": "host",
     "sync": "host",
     "alloc": "host",
+    "cpu_ops": "host",
     "launch": "host",
     "python_loss": "host",
 }

@@ -61,6 +61,7 @@ COMPONENTS = {
     "d2h": Words("device-to-host copy", "device only copies", "color(134)"),
     "sync": Words("synchronising", "host waits, device idle", "color(167)"),
     "alloc": Words("device allocation", "device idle meanwhile", "color(132)"),
+    "cpu_ops": Words("CPU operations", "host computes, device idle", "color(137)"),
     "launch": Words("launching", "host issues work, device idle", "color(68)"),
     "evaluation": Words("evaluation", "forward without training", "color(98)"),
     "checkpoint": Words("checkpoint", "torch.save", "color(64)"),

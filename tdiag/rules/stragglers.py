@@ -23,6 +23,7 @@ _WORDS = {
     "d2h": "copying to the host",
     "sync": "synchronising",
     "alloc": "allocating device memory",
+    "cpu_ops": "computing on the CPU",
     "launch": "launching work",
     "compute": "computing",
     "optimizer": "in the optimizer",

@@ -46,7 +46,7 @@ UNTRIED = "the line that makes the tensor must make it on the device"
 
 # Phases of Ops in which the batch has already arrived on the device.
 INSIDE_STEP = ("forward", "loss", "optimizer")
-COMPONENTS = ("h2d", "prepare", "sync", "launch", "python_loss")
+COMPONENTS = ("h2d", "cpu_ops", "sync", "launch", "python_loss")
 # Torch calls that make a tensor (on the host by default), and calls that move one.
 FACTORIES = (
     "zeros", "ones", "full", "empty", "eye", "arange", "linspace", "rand", "randn", "randint",

@@ -116,6 +116,7 @@ class Case:
         Case({"sync": 30}, "sync", device=True),
         Case({"launch": 30}, "overhead", device=True),
         Case({"alloc": 30}, "memory", device=True),
+        Case({"cpu_ops": 30}, "cpu", device=True),
         Case({"comm": 30}, "comm", device=True),
         Case({"python_loss": 30}, "python_loss", device=True),
         Case({"data_wait_io": 30, "launch": 20}, "io", device=True),

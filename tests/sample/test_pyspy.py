@@ -17,6 +17,8 @@ from tdiag.sample import attached, pyspy
 from tdiag.sample.pyspy import PySpy
 from tests.launch.harness import wait_for
 
+NAME = "py-spy"
+
 SOME_SAMPLES_S = 1.0  # a hundred of them on an idle machine
 
 BUSY = """
@@ -199,3 +201,26 @@ def test_the_request_may_name_an_ancestor(tmp_path: Path, monkeypatch: pytest.Mo
     ((command, pid),) = seen
     assert command[command.index("--pid") + 1] == "7"
     assert pid == 12  # whose end is waited for
+
+
+@pytest.mark.parametrize("listed", [f"../../bin/{NAME}", f"../../../elsewhere/bin/{NAME}"])
+def test_it_is_found_where_pip_put_it(
+    listed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``--target`` beside the packages, whatever the list says; with ``--user`` as listed."""
+    packages = tmp_path / "lib" / "python" / "packages"
+    about = packages / "py_spy-0.4.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: py-spy\nVersion: 0.4.0\n")
+    (about / "RECORD").write_text(f"{listed},,\n")
+    beside = packages / "bin" / NAME
+    program = (packages / listed).resolve() if "elsewhere" in listed else beside
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "path", [str(packages)])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "")
+    found = pyspy.find_program()
+    assert found is not None
+    assert Path(found).resolve() == program

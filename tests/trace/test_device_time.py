@@ -114,7 +114,7 @@ def test_an_op_that_computes_on_the_host_is_no_launching(tmp_path: Path) -> None
         op("aten::mm", 600, 250),
         *launched("k", 700, 900, 50, 7),
     )
-    assert (found["prepare"], found["launch"]) == (300, 260)
+    assert (found["cpu_ops"], found["launch"]) == (300, 260)
 
 
 def test_phases_name_what_a_trace_cannot(tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ COMPUTES_NS = Threshold(
 )
 # An instant has one state: the first of these that applies.
 STATES = (
-    "data_wait", "alloc", "sync", "python_loss", "evaluation", "optimizer", "prepare", "launch"
+    "data_wait", "alloc", "sync", "python_loss", "evaluation", "optimizer", "prepare", "cpu_ops",
+    "launch",
 )  # fmt: skip
 OF_PHASE = {"data_wait": "data_wait", "loss": "python_loss", "evaluation": "evaluation"}
 
@@ -175,8 +176,7 @@ def blocking_calls(view: TraceView, window: TracedWindow) -> Rows:
 def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) -> dict[str, Spans]:
     """Disjoint sets of instants by host state, over all threads of the traced process.
 
-    ``prepare``: without a DataLoader, the loop that makes its batches; and ops that compute on the
-    host, as on a batch that is still there.
+    ``prepare`` is a state only without a DataLoader: the loop makes its batches then.
     """
     by_hand = {} if any(name == "data_wait" for name, *_ in phases) else {"prepare": "prepare"}
     raw = {
@@ -184,6 +184,7 @@ def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) 
         "alloc": view.spans(view.matching(view.runtime, ALLOCATION)),
         "sync": view.spans(blocking_calls(view, window)),
         "optimizer": view.spans(view.matching(view.annotations, OPTIMIZER_STEP)),
+        "cpu_ops": _on_host(view),
         "launch": merged(view.spans(view.ops), view.spans(view.runtime)),
     }
     for phase, state in (OF_PHASE | by_hand).items():
@@ -191,9 +192,6 @@ def host_states(view: TraceView, window: TracedWindow, phases: Sequence[Phase]) 
         if inside:
             times = np.array(inside, np.int64)
             raw[state] = merged(raw.get(state, NOTHING), union(times[:, 0], times[:, 1]))
-    computing = _on_host(view)
-    if len(computing):
-        raw["prepare"] = merged(raw.get("prepare", NOTHING), computing)
     found: dict[str, Spans] = {}
     taken = NOTHING
     for state in STATES:

@@ -26,7 +26,7 @@ ISSUING_FRAC = Threshold(
     "Heuristic: a thread that issues less does not train: it pins batches, or is a watchdog.",
 )
 # States in which the host uses what was copied to it, or frees it.
-USING = ("host prepare", "host other", "host python_loss")
+USING = ("host prepare", "host other", "host python_loss", "host cpu_ops")
 # States in which issuing work is part of what a fix would shorten.
 OF_PHASE = ("python_loss", "evaluation", "optimizer")
 
