@@ -36,8 +36,9 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     (device-side copies count as compute). If the device is idle, it belongs to what the host did:
     ``data_wait``, ``sync``, ``alloc``, ``python_loss``, ``evaluation``, ``optimizer``, ``prepare``
     (making a batch without a DataLoader), ``cpu_ops`` (ops that compute on the host), ``launch``
-    (issuing work), ``other``. A wait (``sync``, ``data_wait``) is also charged with the idle gaps after it, up to the lead over the device that
-    it cost the host. ``unattributed``: idle time in a sampled trace.
+    (issuing work), ``other``. A wait (``sync``, ``data_wait``) is also charged with the idle gaps
+    after it, up to the lead over the device that it cost the host. ``unattributed``: idle time in a
+    sampled trace.
     """
 
     step_ns: float

@@ -8,6 +8,7 @@ from math import prod
 from tdiag.evidence.device import DeviceParts, DeviceTime
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Budget
+from tdiag.evidence.torch_ops import Attention
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Gain
 
@@ -35,7 +36,8 @@ RECOMPUTED = Threshold(
 )
 NARROW = ("float16", "bfloat16")  # what flash attention takes
 # The ops of attention written out, forward and backward, by torch's own names.
-PARTS = ("aten::_softmax", "aten::_softmax_backward_data", "aten::bmm", "aten::baddbmm")
+_SOFTMAX = "aten::_softmax"
+PARTS = (_SOFTMAX, "aten::_softmax_backward_data", "aten::bmm", "aten::baddbmm")
 _PRODUCTS = ("aten::bmm", "aten::baddbmm")
 Dims = tuple[int, ...]
 _COPIES = ("aten::copy_", "aten::clone")
@@ -71,16 +73,31 @@ def gain_on_device(spent_ns: float, work: Work | None, roof: Roof | None, scale:
     )
 
 
+def written_out(work: Work) -> Attention | None:
+    """Softmaxes of a matrix product's result that another product takes, by shapes alone, as a bare
+    trace shows them; None if there are none."""
+    products = [op for op in work.ops if op.name in _PRODUCTS and not op.backward]
+    made = {_shape(_matrices(op)[2]) for op in products}
+    taken = {_shape(x) for op in products for x in _matrices(op)[:2]}
+    softmaxes = [
+        op for op in work.ops if op.name == _SOFTMAX and _shape(op.dims[0]) in made & taken
+    ]
+    if not softmaxes:
+        return None
+    at = work.heaviest(lambda op: op in softmaxes)
+    return Attention(at=at, per_step=sum(op.count for op in softmaxes))
+
+
 def _by_shapes(work: Work, roof: Roof) -> tuple[float, float] | None:
     """ns per traced step that the fused kernel saves, low and high end; None without a softmax of
     a product's result."""
     products = [op for op in work.ops if op.name in _PRODUCTS]
     made = {_shape(x) for op in products for x in _matrices(op)}
-    scores = made & {_shape(op.dims[0]) for op in work.ops if op.name == "aten::_softmax"}
+    scores = made & {_shape(op.dims[0]) for op in work.ops if op.name == _SOFTMAX}
     products = [op for op in products if scores & set(map(_shape, _matrices(op)))]
     if not products:
         return None
-    heads = {op.dims[0][:-2] for op in work.ops if op.name == "aten::_softmax"}
+    heads = {op.dims[0][:-2] for op in work.ops if op.name == _SOFTMAX}
     # Queries, keys, values and the result, in any order of their axes: (batch, n, heads, d), …
     sides = {dims[-2:] for op in products for dims in _matrices(op)}
     operands = {tuple(sorted((*lead, *side))) for lead in heads for side in sides}

@@ -24,11 +24,13 @@ claimed.
 
 ## When this advice is wrong
 The fused form does not return attention weights, so code that reads or changes them after the
-softmax needs the written form. A bare trace does not show the input of a softmax, so the rule
-abstains there.
+softmax needs the written form. A bare trace does not show the input of a softmax: there the shapes
+must fit, of a product's result, a softmax and another product's operand.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -40,7 +42,7 @@ from tdiag.evidence.torch_ops import Attention, FusedAttention, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.attention_time import PARTS, gain_on_device, kernels_ns
+from tdiag.rules.attention_time import PARTS, gain_on_device, kernels_ns, written_out
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
 
@@ -66,7 +68,7 @@ FUSED_LOW_FRAC = Threshold(
 
 def check(
     budget: Budget,
-    ops: Ops,
+    ops: Ops | None,
     host_ops: HostOps,
     traced: TracedSteps,
     parts: DeviceParts | None,
@@ -74,14 +76,13 @@ def check(
     work: Work | None,
     roof: Roof | None,
 ) -> Found | None:
-    if ops.attention is None:
-        raise Abstain("tensors were not followed from one matrix product to the next")
-    asked = [x for x in ops.fused_attention if "weights" in x.unfused]
-    calls: list[Attention | FusedAttention] = [*ops.attention, *asked]
+    asked = [x for x in ops.fused_attention if "weights" in x.unfused] if ops else []
+    calls: list[Attention | FusedAttention] = [*_written(ops, work), *asked]
     written = sum(x.per_step for x in calls)
     counts = {op.name: op.count for op in host_ops.ops}
     if not written or any("scaled_dot_product" in name for name in counts):
         return None
+    source = "trace" if ops is None or ops.attention is None else "ops"
     most = max(calls, key=lambda x: x.per_step)
     place = most.at
     own = sum(op.self_ns for op in host_ops.ops if op.name in PARTS)
@@ -102,7 +103,7 @@ def check(
             " matmul, without the fused kernel."
         ),
         evidence=(
-            count("attention without the fused kernel", written, "ops", "per_step"),
+            count("attention without the fused kernel", written, source, "per_step"),
             ns("host time in these ops", own, "trace"),
             *((ns("kernels of these ops", on_device, "trace"),) if on_device else ()),
         ),
@@ -110,6 +111,16 @@ def check(
         gain=gain,
         at=place,
     )
+
+
+def _written(ops: Ops | None, work: Work | None) -> Sequence[Attention]:
+    """By following tensors; in a bare trace by shapes."""
+    if ops is not None and ops.attention is not None:
+        return ops.attention
+    if work is None:
+        raise Abstain("tensors were not followed from one matrix product to the next")
+    found = written_out(work)
+    return () if found is None else (found,)
 
 
 def _fix(place: Place | None, asked: bool) -> Fix:

@@ -13,10 +13,11 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import MatrixOps
 from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Abstained, Finding
-from tdiag.rules.attention_time import FUSED_HIGH_FRAC, FUSED_LOW_FRAC, gain_on_device
+from tdiag.rules.attention_time import FUSED_HIGH_FRAC, FUSED_LOW_FRAC, gain_on_device, written_out
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     MS,
+    at,
     budget,
     copy,
     device_time,
@@ -246,6 +247,20 @@ def test_written_out_attention_is_priced_by_all_that_touches_the_scores() -> Non
     assert high == pytest.approx(120_000 - fused / FUSED_HIGH_FRAC)
     wide = tuple(replace(op, dtype="float32") for op in ops_)
     assert gain_ends(Work(ops=wide, calls=6.0)) == (0.0, pytest.approx(80_000))
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_bare_trace_shows_attention_by_its_shapes(taken: bool) -> None:
+    """A softmax whose result no product takes weights nothing (a contrastive loss)."""
+    scores = (4, 8, 64, 64)
+    values = ((32, 64, 64 if taken else 32), (32, 64 if taken else 32, 32))
+    ops_ = (
+        product("aten::bmm", ((32, 64, 32), (32, 32, 64)), 3e9, 20_000.0, "bfloat16"),
+        replace(product("aten::_softmax", (scores,), 0.0, 40_000.0), count=6.0, at=at(20)),
+        product("aten::bmm", values, 3e9, 20_000.0, "bfloat16"),
+    )
+    found = written_out(Work(ops=ops_, calls=3.0))
+    assert (found and (found.per_step, found.at)) == ((6.0, at(20)) if taken else None)
 
 
 def gain_ends(work: Work) -> tuple[float, float]:
