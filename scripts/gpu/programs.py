@@ -208,8 +208,8 @@ PLANTED = (
     ),
     Planted(
         "TD402", None, line="torch.masked_select",
-        fault={"batch": "2048", "forward": "x = x + torch.masked_select(x, x > 0).mean()"},
-        fix={"batch": "2048", "forward": "x = x + torch.where(x > 0, x, 0).mean()"},
+        fault={"batch": "8192", "forward": "x = x + torch.masked_select(x, x > 0).mean()"},
+        fix={"batch": "8192", "forward": "x = x + torch.where(x > 0, x, 0).mean()"},
     ),
     Planted(
         "TD403", None, line="torch.cuda.synchronize(); pass",

@@ -2,19 +2,22 @@
 
 ## What it measures
 Lines that select by value (`nonzero`, `unique`, `masked_select`) and that torch's debug mode saw
-synchronise: how often, and their share of the device idle time after synchronisations.
+synchronise: how often, their share of the device idle time after synchronisations, and the kernels
+that find and gather the elements.
 
 ## Why it is slow
 The host needs the size of the result before it can continue. It waits for the device, and the
-device then waits for the host.
+device then waits for the host. The device counts, scans and gathers, and scatters again in the
+backward: several passes where one would do.
 
 ## What to do
 Keep the shape: `torch.where(mask, x, 0)`, or use the mask as a weight in the sum and in its
 divisor.
 
 ## How the gain is computed
-From the idle time after synchronisations × these lines' share of them. High end: all of that. Low
-end: half of the time that the host waits.
+From the idle time after synchronisations × these lines' share of them, and from the kernels of
+`nonzero`, `masked_select` and `masked_scatter_`. High end: all of that. Low end: half of the time
+that the host waits, and half of the kernels.
 
 ## When this advice is wrong
 If the mask keeps a small part of a large tensor, and much work follows, selecting is cheaper.
@@ -22,14 +25,17 @@ If the mask keeps a small part of a large tensor, and much work follows, selecti
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime, SyncLine, SyncLines, Syncs
+from dataclasses import replace
+
+from tdiag.evidence.device import DeviceParts, DeviceTime, SyncLine, SyncLines, Syncs
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, count, where
-from tdiag.rules.device_waits import drains, waits
+from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.device_waits import Drains, drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
+from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, plural
 
 CODE = "TD402"
@@ -39,10 +45,17 @@ UNTRIED = "needs another expression, without a mask"
 
 # Calls whose result's size depends on values (torch's documentation of each).
 SELECTING = frozenset({"nonzero", "unique", "masked_select"})
+# The ops that find the elements, gather them, and scatter them again in the backward.
+GATHERING = frozenset({"aten::nonzero", "aten::masked_select", "aten::masked_scatter_"})
 
 
 def check(
-    budget: Budget, syncs: Syncs, sync_lines: SyncLines, ops: Ops, device: DeviceTime
+    budget: Budget,
+    syncs: Syncs,
+    sync_lines: SyncLines,
+    ops: Ops,
+    device: DeviceTime,
+    parts: DeviceParts | None,
 ) -> Found | None:
     selecting = {line.at.spot for line in ops.lines if SELECTING & line.conversions.keys()}
     mine = [x for x in sync_lines.lines if x.at.spot in selecting]
@@ -52,17 +65,21 @@ def check(
     times = sum(line.per_step for line in mine)
     share = times / sum(line.per_step for line in sync_lines.lines)
     found = drains(budget, device, waits(syncs), worst.at, share)
-    if found is None:
+    gathering = sum(x.device_ns for x in parts.ops if x.name in GATHERING) if parts else 0.0
+    gathering *= budget.step_ns / device.step_ns
+    idle = found.idle if found else 0.0
+    if found is None and not gathering:
         return None
+    calls = (
+        f"{plural(round(times, 1), 'call')} whose result size depends on values{where(worst.at)}"
+    )
+    spent = f" Their kernels take {per_step(gathering, budget.step_ns)}." if gathering else ""
     return Found(
-        summary=(
-            f"The device idles {per_step(found.idle, budget.step_ns)} after"
-            f" {plural(round(times, 1), 'call')} whose result size depends on values"
-            f"{where(worst.at)}."
-        ),
+        summary=f"The device idles {per_step(idle, budget.step_ns)} after {calls}{where(worst.at)}.{spent}",
         evidence=(
             count("synchronisations of these lines", times, "ops", "per_step"),
-            *found.measures(),
+            *((ns("kernels that find and gather", gathering, "trace"),) if gathering else ()),
+            *(found.measures() if found else ()),
         ),
         fix=Fix(
             f"Keep the shape{where(worst.at)}: torch.where(mask, x, 0), or (x * mask).sum() /"
@@ -70,8 +87,29 @@ def check(
             "review",
             action="Use torch.where instead of selecting by mask",
         ),
-        gain=found.gain(),
+        gain=_gain(found, gathering),
         at=worst.at,
+    )
+
+
+def _gain(waits: Drains | None, gathering: float) -> Gain:
+    """The waits and the kernels are the host's and the device's, and end one after the other."""
+    kernels = Gain(
+        gathering * LOW_END_FRAC,
+        gathering,
+        "high end: neither waits nor kernels that find and gather; low end: half of both.",
+        ("compute",),
+    )
+    if waits is None:
+        return kernels
+    if not gathering:
+        return waits.gain()
+    gain = waits.gain()
+    return replace(
+        kernels,
+        low_ns=kernels.low_ns + gain.low_ns,
+        high_ns=kernels.high_ns + gain.high_ns,
+        components=(*kernels.components, *gain.components),
     )
 
 
