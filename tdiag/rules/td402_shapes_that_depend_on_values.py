@@ -75,7 +75,10 @@ def check(
     )
     spent = f" Their kernels take {per_step(gathering, budget.step_ns)}." if gathering else ""
     return Found(
-        summary=f"The device idles {per_step(idle, budget.step_ns)} after {calls}{where(worst.at)}.{spent}",
+        summary=(
+            f"The device idles {per_step(idle, budget.step_ns)} after {calls}{where(worst.at)}."
+            f"{spent}"
+        ),
         evidence=(
             count("synchronisations of these lines", times, "ops", "per_step"),
             *((ns("kernels that find and gather", gathering, "trace"),) if gathering else ()),
