@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from tdiag.diagnose.by_device import of_device, priced_by_device
 from tdiag.diagnose.cores_back import with_cores_back
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.machine import Environment
@@ -81,9 +82,18 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
         arguments[name] = evidence.get(kind)
         if required and arguments[name] is None:
             return Abstained(rule.code, rule.name, evidence.why_missing(kind))
+    budget = evidence.get(Budget)
+    by_device = rule.by_work and budget is not None and budget.has_device
     try:
+        if by_device:
+            priced = priced_by_device(evidence)
+            arguments |= {
+                name: priced[kind] for name, (kind, _) in needs(rule).items() if kind in priced
+            }
         found = rule.check(**arguments)
-        return None if found is None else _finding(rule, found, evidence)
+        if found is None:
+            return None
+        return _finding(rule, of_device(found) if by_device else found, evidence)
     except Abstain as lacking:
         return Abstained(rule.code, rule.name, str(lacking))
     # Deliberately broad: a faulty rule must not suppress the other findings.

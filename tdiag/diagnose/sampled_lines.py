@@ -11,7 +11,7 @@ from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import same_function
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
-from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, phase_of
+from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, by_elimination, phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 if TYPE_CHECKING:
@@ -42,7 +42,12 @@ def explain_by_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     for component in _COMPONENTS:
         left = costs.unknown.get(component, 0.0)
         if left and left >= MAJORITY_FRAC * budget.components_ns[component]:
-            _explain(costs, component, _lines_in(component, stacks, evidence), evidence, budget)
+            lines = _lines_in(component, stacks, evidence)
+            ops = evidence.get(Ops)
+            lines = lines or [
+                x for x in stacks.training if by_elimination(x, budget, ops) == component
+            ]
+            _explain(costs, component, lines, evidence, budget)
 
 
 def _explain(

@@ -50,6 +50,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # since then; and their bytes.
     moved_again: float = 0.0
     moved_bytes: float = 0.0
+    # With a device, the host's time of all lines × this line's share of their estimated work on the
+    # device; the parts below are of this. 0 without one: they are of elapsed_ns.
+    work_ns: float = 0.0
     # Parts of elapsed_ns: constructions (0 in an older run); calls whose result depends only on
     # constants; calls whose result depends only on the batch and on frozen weights; calls whose
     # result depends on the batch alone; calls that repeat one of the same step on the same tensors,

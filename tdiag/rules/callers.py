@@ -75,3 +75,17 @@ def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -
     most = (1 - NOTICEABLE_FRAC) * whole
     known = [places[spot] for spot, share in shares.items() if share >= most]
     return max(known, key=lambda x: x[0])[1] if known else None
+
+
+def inclusive(at: Place | None, trees: CallTrees | None) -> float:
+    """Share of the training thread's samples in this line and what it calls; 0 if unknown."""
+    if at is None or trees is None:
+        return 0.0
+    within: list[bool] = []
+    share = 0.0
+    for frame in trees.training:
+        above = frame.parent >= 0 and within[frame.parent]
+        mine = frame.user and (frame.file, frame.line) == at.spot
+        share += frame.frac if mine and not above else 0.0
+        within.append(above or mine)
+    return share

@@ -35,7 +35,8 @@ class Rule:
     """One rule file. ``only_if``: "clear" if the finding is kept only if no other finding matters,
     "healthy" if the verdict must also be healthy, else "".
     ``after``: codes of rules to act on first, each with the reason. ``untried``: why no change of
-    `tdiag try` measures the gain, at least not in its own example."""
+    `tdiag try` measures the gain, at least not in its own example. ``by_work``: with a device,
+    its gain is computed from the device's time, divided among the calls by their estimated work."""
 
     code: str
     name: str
@@ -47,6 +48,7 @@ class Rule:
     only_if: str
     after: tuple[tuple[str, str], ...]
     untried: str
+    by_work: bool
     module: ModuleType
 
     @property
@@ -90,6 +92,7 @@ def _load(module: ModuleType) -> Rule:
         only_if=getattr(module, "ONLY_IF", ""),
         after=tuple(getattr(module, "AFTER", {}).items()),
         untried=getattr(module, "UNTRIED", ""),
+        by_work=getattr(module, "BY_WORK", False),
         module=module,
     )
 
@@ -136,6 +139,13 @@ def find(code_or_name: str) -> Rule:
     raise UsageError(f"no rule is called {code_or_name!r}", f"rules: {known}")
 
 
+BY_WORK = (
+    "the gain is computed in the same way from the device's time in forward and in backward, which"
+    " is divided among the calls by their estimated work: bytes moved, or arithmetic. The low end"
+    " is half of that."
+)
+
+
 def page(rule: Rule) -> str:
     """The rule as a Markdown page: its own docstring, and its thresholds with their provenance."""
     title, _, body = rule.doc.partition("\n")
@@ -156,6 +166,8 @@ def page(rule: Rule) -> str:
     if rule.after:
         lines += ["", "## What to fix first, if it is found too", ""]
         lines += [f"- {find(code).code} {find(code).name}: {why}." for code, why in rule.after]
+    if rule.by_work:
+        lines += ["", f"With a device: {BY_WORK}"]
     if rule.predicts:
         lines += [
             "",

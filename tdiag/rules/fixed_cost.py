@@ -175,13 +175,15 @@ def gain_with_backward(spent: Mapping[str, float], backward: float, share: float
 
 def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
     """For each training phase before backward: its clean time × this part of the time of its calls,
-    ns per step; phases without any are left out."""
+    ns per step; phases without any are left out. Before the forward pass, time beyond that of the
+    calls is other work: an environment, a batch in NumPy."""
     found = {}
     for phase in ("prepare", "forward", "loss"):
         mine = [line for line in ops.lines if line.phase == phase]
         whole = sum(line.elapsed_ns for line in mine)
         if whole and (share := sum(map(part, mine)) / whole):
-            found[phase] = share * phases.wall_ns.get(phase, 0.0)
+            wall = phases.wall_ns.get(phase, 0.0)
+            found[phase] = share * (min(wall, whole) if phase == "prepare" else wall)
     return found
 
 

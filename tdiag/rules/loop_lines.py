@@ -19,7 +19,7 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Abstain
+from tdiag.rules.base import Abstain, same_function
 from tdiag.rules.callers import common_caller
 from tdiag.rules.thresholds import MIN_SAMPLES
 
@@ -167,6 +167,18 @@ def beside_the_step(
         if phase not in _IN_STEP and _side(phase, line, spans, leading, frames) == side:
             found.append(line)
     return found
+
+
+def by_elimination(line: StackLine, budget: Budget, ops: Ops | None) -> str:
+    """The component that most samples of a line must lie in, because all others together take less
+    time; "" if there is none, or if torch calls of its function show the phase."""
+    if line.phase or (ops and any(same_function(x.at, line.at) for x in ops.lines)):
+        return ""
+    for name in budget.components_ns:
+        least = line.self_frac - (1 - budget.share(name))
+        if least > MAJORITY_FRAC * line.self_frac:
+            return name
+    return ""
 
 
 def within_the_step(

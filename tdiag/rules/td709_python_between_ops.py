@@ -47,7 +47,13 @@ from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_fun
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import BEFORE, beside_the_step, check_samples, within_the_step
+from tdiag.rules.loop_lines import (
+    BEFORE,
+    beside_the_step,
+    by_elimination,
+    check_samples,
+    within_the_step,
+)
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, per_step
 
@@ -90,7 +96,12 @@ def check(
     candidates = (_with_libraries(x, budget, ops) for x in stacks.training if x not in others)
     mine = [x for x in candidates if _own(x) and not logs(x)]
     within = within_the_step(stacks, ops, trees)
-    phases_of = {x: _phases(x, ops) or {within.get(x.at.spot, "")} & set(PHASES) for x in mine}
+    phases_of = {
+        x: _phases(x, ops)
+        or {within.get(x.at.spot, "")} & set(PHASES)
+        or {by_elimination(x, budget, ops)} & set(PHASES)
+        for x in mine
+    }
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
     mine = [x for x in mine if x not in unseen]
     outside = {x: _outside(x, budget, stacks, ops) for x in mine}

@@ -2,8 +2,9 @@
 
 ## What it measures
 User lines before the forward pass, in a module's hooks, in the optimizer or after the step that
-repeat torch calls and conversions (`.item()`, `bool(tensor)`) within one step. Calls are counted
-exactly by line; their clean time is limited by the samples of their functions, if there are any.
+repeat torch calls and conversions (`.item()`, `bool(tensor)`) within one step; before the forward
+pass also those that only repeat torch calls, hundreds of times. Calls are counted exactly by line;
+their clean time is limited by the samples of their functions, if there are any.
 
 ## Why it is slow
 Every torch call and every conversion costs a few microseconds even on little data. On a device,
@@ -31,6 +32,7 @@ from tdiag.evidence.steps import Budget, Phases, component_of
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases, stack, stacks
 from tdiag.rules.hooks import hooks_of, in_hook
@@ -53,6 +55,12 @@ UNTRIED = "the loop must be rewritten; `--freeze` of its function bounds the gai
 
 # Phases of user code that is neither the model nor its loss; of forward only the modules' hooks.
 PHASES = ("prepare", "optimizer", "after_step", "unattributed", "forward")
+MANY_CALLS = Threshold(
+    4 * MIN_CALLS,
+    "torch calls per step",
+    "Heuristic: four times as many as a vectorised loss of several terms makes, where the loop"
+    " reads no values.",
+)
 # The budget components of device idle time caused by such a loop.
 WITH_DEVICE = ("launch", "sync")
 
@@ -81,10 +89,11 @@ def check(
     sure = small and not budget.has_device
     named = tuple(map(component_of, loops))
     share = percent(spent / budget.step_ns)
+    which = "over tensor values outside the loss" if converted else "of torch calls"
+    among = f" ({converted:.0f} of them conversions to Python values)" if converted else ""
     return Found(
         summary=(
-            f"Python loops over tensor values outside the loss take {share} of the step:"
-            f" {calls:.0f} torch calls ({converted:.0f} of them conversions to Python values) per"
+            f"Python loops {which} take {share} of the step: {calls:.0f} torch calls{among} per"
             f" step, most of their time{where(worst.at)} ({duration(spent)})."
         ),
         evidence=(
@@ -105,7 +114,8 @@ def check(
 
 
 def _looping(ops: Ops, phase: str, hooks: Collection[tuple[str, str]]) -> list[OpLine]:
-    """The phase's looping lines, if together they convert as often as a loop over elements does."""
+    """The phase's looping lines, if together they convert as often as a loop over elements does, or
+    repeat torch calls on what the model is about to get."""
     lines = [
         x
         for x in ops.lines
@@ -114,7 +124,10 @@ def _looping(ops: Ops, phase: str, hooks: Collection[tuple[str, str]]) -> list[O
         and x.calls >= MIN_LINE_CALLS
         and (phase != "forward" or in_hook(x, hooks))
     ]
-    return lines if sum(conversions(lines).values()) >= MIN_CALLS else []
+    if sum(conversions(lines).values()) >= MIN_CALLS:
+        return lines
+    repeating = phase == "prepare" and sum(x.calls - x.constructions for x in lines) >= MANY_CALLS
+    return lines if repeating else []
 
 
 def _rarer(worst: OpLine) -> Fix:

@@ -28,10 +28,9 @@ environments you choose) and on how much of a call is fixed cost, of which only 
 measured: the cost of as many empty torch calls. So the low end is certain: half of that minimum if
 calls wait for values read from the previous one (as with two environments), else all of it except
 one call's share (device: of the idle time); for cells, the smallest measured gain. High end: the
-time of all calls but one; if calls do work, and for cells, the largest measured gain, or what their
-shapes leave. To measure
-it, time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed
-cost.
+time of all calls but one, with what their line does for each of them; if calls do work, and for
+cells, the largest measured gain, or what their shapes leave. To measure it, time a step with two,
+four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed cost.
 
 ## When this advice is wrong
 A recurrence over one sequence cannot be stacked: compile it. Stepping several environments or
@@ -52,6 +51,7 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
+from tdiag.rules.callers import inclusive
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, best_of_step_ns, cost_of
@@ -113,6 +113,13 @@ def check(
     most, gone = min(1 - left, cost.most_frac), f"{_calls(loop.fewest)} instead of {loop.each:.0f}"
     if most == cost.most_frac:
         gone = f"{percent(most)} of the calls' time, {cost.limit}"
+    high = spent * most
+    parts: tuple[str, ...] = (*PHASES, "backward")
+    line_ns = 0.0 if budget.has_device else inclusive(loop.at, trees) * budget.step_ns
+    if cost.most_frac == 1 and line_ns * (1 - left) > high:
+        # What is done with each call's result, an action drawn and read, is then done once, too.
+        high, parts = line_ns * (1 - left), (*parts, "prepare", "evaluation")
+        gone = f"{gone}, with all that the line does for each ({duration(line_ns)} of samples)"
     least, kept = cost.least_ns * LOW_END_FRAC, "half of the fixed costs"
     if loop.sequence and not budget.has_device:
         least, kept = spent * (1 - 1 / CELL_LOW), "the smallest gain measured for a sequence"
@@ -136,9 +143,9 @@ def check(
         fix=_fix(loop, place),
         gain=Gain(
             min(least, spent * most),
-            spent * most,
+            high,
             f"low end: {kept}; high end: {gone}.",
-            ISSUING if budget.has_device else (*PHASES, "backward"),
+            ISSUING if budget.has_device else parts,
             issuing_cuts(budget, spent, LOW_END_FRAC) if budget.has_device else {},
             issuing_cuts(budget, spent, left) if budget.has_device else {},
         ),

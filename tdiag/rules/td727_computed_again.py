@@ -43,6 +43,7 @@ CODE = "TD727"
 NAME = "computed-again"
 CLASS = "compute"
 UNTRIED = "the result must be kept in the script"
+BY_WORK = True
 AFTER = {
     "TD720": "a constant need not be computed in any step",
     "TD501": "one expression in place of the loop computes it once",
@@ -50,8 +51,6 @@ AFTER = {
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
-    if budget.has_device:
-        return None  # the host's clock does not show the calls' time on a device
     lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.again_ns)
     derivatives = [x for x in ops.lines if x.phase == "backward"]  # calls of torch.autograd.grad
     if again := sum(x.again_ns for x in derivatives):

@@ -41,13 +41,14 @@ CODE = "TD733"
 NAME = "prefix-computed-again"
 CLASS = "compute"
 UNTRIED = "the model must keep what it computed"
+BY_WORK = True
 
 
 def check(
     budget: Budget, phases: Phases, ops: Ops, dispatch: Dispatch | None, stacks: Stacks | None
 ) -> Found | None:
-    if budget.has_device or not ops.prefixes:
-        return None  # the host's clock does not show the calls' time on a device
+    if not ops.prefixes:
+        return None
     lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.prefix_ns)
     total = sum(spent.values())
     if not total:

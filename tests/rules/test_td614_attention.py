@@ -54,10 +54,15 @@ def test_the_call_with_a_reason_is_the_place_and_without_one_it_is_to_be_found()
 
 
 def test_more_can_be_won_where_dropout_goes() -> None:
-    with_dropout, without = judged(), judged(calling(called("sizes")))
+    with_dropout, without = (judged(calling(called("sizes", *why))) for why in (("dropout",), ()))
     cost = 40 * MS * (1 + 90 / 60)
     assert with_dropout.at_best_ns == pytest.approx(cost * (1 - 1 / 3.56), rel=0.02)
     assert without.at_best_ns == pytest.approx(cost * (1 - 1 / 2.3), rel=0.02)
+
+
+def test_dropout_alone_is_a_choice_of_how_to_train() -> None:
+    """The default of many models: worth knowing, and no reason to call a training unhealthy."""
+    assert judged(calling(called("dropout"))).advisory
 
 
 def test_on_a_device_kernels_count_and_dropout_is_no_reason() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.model.diagnosis import Finding
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.thresholds import RARER_LOW_FRAC
@@ -17,7 +17,7 @@ PARTS = {"prepare": 10.0, "forward": 40.0, "backward": 80.0}
 def test_each_phase_gives_its_share_and_the_largest_line_is_named() -> None:
     """Half of preparing's calls, a quarter of forward's; what the optimizer does is its own."""
     lines = ops(
-        op_line(11, "prepare", 2, elapsed_ns=6 * MS, constant_ns=3 * MS),
+        op_line(11, "prepare", 2, elapsed_ns=15 * MS, constant_ns=7.5 * MS),
         op_line(20, "forward", 3, elapsed_ns=8 * MS, constant_ns=8 * MS),
         op_line(24, "forward", 30, elapsed_ns=24 * MS),
         op_line(40, "optimizer", 3, elapsed_ns=9 * MS, constant_ns=9 * MS),
@@ -31,5 +31,14 @@ def test_each_phase_gives_its_share_and_the_largest_line_is_named() -> None:
     assert found.speedup.low == pytest.approx(130 / (130 - 15 * RARER_LOW_FRAC), rel=0.01)
 
 
-def test_silent_on_a_device() -> None:
-    assert run_rule(RULE, RULE.fires().add(budget(device=True, compute=50))) is None
+def test_before_the_forward_no_more_than_the_calls_own_time() -> None:
+    """An environment takes 60 ms there, of which torch calls take 2, half of them on constants."""
+    parts = {"prepare": 60, "forward": 20, "backward": 50}
+    few = op_line(11, "prepare", 2, elapsed_ns=2 * MS, constant_ns=1 * MS)
+    evidence = RULE.fires().add(budget(**parts), phases(**parts), ops(few))
+    assert run_rule(RULE, evidence) is None
+
+
+def test_on_a_device_it_abstains_where_its_work_was_not_counted() -> None:
+    found = run_rule(RULE, RULE.fires().add(budget(device=True, compute=50)))
+    assert isinstance(found, Abstained)

@@ -83,8 +83,14 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
     def time_of(line: OpsLine) -> float:
         return line.calls * fastest.get((*(line.at or ()), line.phase), 0.0) / steps
 
-    def part(line: OpsLine, elapsed: float) -> float:
-        return elapsed / line.elapsed * time_of(line) if line.elapsed else 0.0
+    # On a device, parts are of the estimated work: the host's time is divided by that.
+    worked = sum(line.work for line in record.lines)
+    per_work = sum(map(time_of, record.lines)) / worked if worked else 0.0
+
+    def part(line: OpsLine, spent: float) -> float:
+        if worked:
+            return spent * per_work
+        return spent / line.elapsed * time_of(line) if line.elapsed else 0.0
 
     lines = tuple(
         OpLine(
@@ -94,8 +100,9 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             grad_calls=line.grad_calls / steps,
             conversions={name: count / steps for name, count in line.conversions.items()},
             constructions=line.constructions / steps,
-            constructed_ns=part(line, line.constructed),
+            constructed_ns=line.constructed / line.elapsed * time_of(line) if line.elapsed else 0.0,
             elapsed_ns=time_of(line),
+            work_ns=line.work * per_work,
             in_loop=line.in_loop,
             names={name: count / steps for name, count in line.names.items()},
             turns=(line.turns or steps) / steps,  # older runs did not count them

@@ -29,7 +29,7 @@ SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
     "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
     "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "moved_again",
-    "moved_bytes",
+    "moved_bytes", "work",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -67,6 +67,7 @@ class LineCalls:
         self.again = self.parametrized = self.thrown_away = self.never_used = self.prefix = 0
         self.mostly_zero = self.nonzero = self.unwritten = self.copied = 0
         self.low_rank = self.low_rank_used = self.moved_again = self.moved_bytes = 0
+        self.work = 0
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated, self.one_row, self.joined = 0, True, 0

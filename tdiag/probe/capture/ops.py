@@ -12,7 +12,7 @@ import torch
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from .. import dynamo, places
+from .. import accelerator, dynamo, places
 from ..models import node_of
 from ..patches import hidden
 from ..wire import GRAD_OF_ELEMENT
@@ -21,6 +21,7 @@ from .batch_work import BatchWork
 from .constants import Constants
 from .contractions import Contractions
 from .copied_rows import RowCopies
+from .cost_on_device import device_ns
 from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
 from .library_calls import LibraryCall, LibraryCalls
@@ -84,6 +85,7 @@ class OpsCapture(Capture):
         if torch._C._len_torch_function_stack():
             return "the script has its own torch function mode switched on"
         self.lines = Lines(self.probe, self.boundary)
+        self.on_device = bool(accelerator.kind())
         self.syncs = HostWaits(self.patches)
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
         self.contractions, self.of_batch = Contractions(), BatchWork()
@@ -149,11 +151,14 @@ class OpsCapture(Capture):
         at = tuple(place) if place else None
         call = self.library.of(callee)
         phase, line = self.lines.at(at)
-        took = ended - began
+        took = spent = ended - began
+        if self.on_device:
+            spent = device_ns(name, args, kwargs, result)
+            line.work += spent
         parts: LineCalls | LibraryCall = line
         if call is not None:
             parts, call.line = call, call.line or line
-            call.elapsed += took
+            call.elapsed += spent
         if name not in line.names:
             self.flow.checkpointing()
         self.flow.seen(name, args, kwargs, result, at)
@@ -168,30 +173,30 @@ class OpsCapture(Capture):
         line.elapsed += took
         if self.again.seen(name, args, kwargs, result):
             if places.calls_through(PARAMETRIZE):  # torch's, but the user can cache it
-                line.again += took
-                line.parametrized += took
+                line.again += spent
+                line.parametrized += spent
             else:
-                parts.again += took
+                parts.again += spent
         if name in JOINS and args and isinstance(args[0], (list, tuple)):
             line.joined = max(line.joined, sum(isinstance(x, Parameter) for x in args[0]))
-        self.contractions.seen(name, args, kwargs, result, line, took)
+        self.contractions.seen(name, args, kwargs, result, line, spent)
         in_backward = phase == "backward"
-        self.never_used.seen(name, args, kwargs, result, line, took, used=in_backward)
+        self.never_used.seen(name, args, kwargs, result, line, spent, used=in_backward)
         if not in_backward:
             self.lines.repeated(line, name, args, kwargs, result)
-            self.thrown_away.seen(name, args, kwargs, result, line, took)
-            self.prefixes.seen(name, args, result, line, took)
-            self.copies.seen(name, args, kwargs, result, at, line, took)
-            self.zeros.seen(name, args, kwargs, result, line, took)
-            self.low_rank.seen(name, args, kwargs, result, line, took)
+            self.thrown_away.seen(name, args, kwargs, result, line, spent)
+            self.prefixes.seen(name, args, result, line, spent)
+            self.copies.seen(name, args, kwargs, result, at, line, spent)
+            self.zeros.seen(name, args, kwargs, result, line, spent)
+            self.low_rank.seen(name, args, kwargs, result, line, spent)
         if self.constants.seen(name, args, kwargs, result, at):
-            line.constant += took
+            line.constant += spent
         else:
             frozen = self.frozen.seen(name, args, kwargs, result)
-            line.frozen += took * frozen
+            line.frozen += spent * frozen
             alone = self.of_batch.seen(name, args, kwargs, result, frozen)
             if alone and self.constants.steps:  # before, constants are not known
-                parts.of_batch += took
+                parts.of_batch += spent
         if call is None or name not in call.names:  # a library's loop is not the line's loop
             line.names[name] += 1
             if call is not None:

@@ -1,0 +1,85 @@
+"""Waste in counted calls, priced by the device's time."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import OpLine
+from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.rules.catalogue import all_rules, find
+from tdiag.rules.examples import MS, budget, device_time, family, kernels, op_line, ops, phases
+
+SPENT = {"forward": 30.0, "backward": 60.0}
+
+
+def work(forward_ms: float, backward_ms: float) -> Work:
+    def op(device_ms: float, backward: bool) -> OpWork:
+        return OpWork(
+            name="aten::mm", dims=((8, 8), (8, 8)), dtype="float32", count=1.0, flops=0.0,
+            moved=0.0, host_ns=0.0, device_ns=device_ms * MS, backward=backward,
+        )  # fmt: skip
+
+    return Work(ops=(op(forward_ms, False), op(backward_ms, True)), calls=2.0)
+
+
+def lines() -> tuple[OpLine, OpLine]:
+    """Both are launched in 1 ms; the second costs the device three times as much, and two thirds of
+    it are thrown away."""
+    body = replace(op_line(10, "forward", 4, grad_calls=4.0, elapsed_ns=MS), work_ns=0.5 * MS)
+    head = replace(op_line(20, "forward", 4, grad_calls=4.0, elapsed_ns=MS), work_ns=1.5 * MS)
+    return body, replace(head, thrown_away_ns=1.0 * MS)
+
+
+def evidence() -> Evidence:
+    """The host launches all in 2 ms; the device computes for 90, a third of it in forward."""
+    return Evidence().add(
+        budget(device=True, compute=90, other=10), phases(forward=2, backward=3), ops(*lines()),
+        device_time(100), work(30, 60),
+    )  # fmt: skip
+
+
+def test_waste_is_priced_by_the_device_not_by_the_launches() -> None:
+    found = run_rule(find("TD728"), evidence())
+    assert isinstance(found, Finding)
+    thrown, backward = 30 * MS / 2, 60 * MS  # half of forward, and a part of backward
+    assert thrown < found.at_best_ns <= thrown + backward
+    assert found.components == ("compute",)
+    assert {x.source for x in found.evidence} == {"trace", "ops"}
+    assert found.evidence[0].value == pytest.approx(thrown)
+    assert "estimated work" in found.why_gain
+
+
+def test_the_optimizers_kernels_are_no_part_of_forward() -> None:
+    with_update = evidence().add(kernels(family("gemm", 20), family("optimizer", 10)))
+    found = run_rule(find("TD728"), with_update)
+    assert isinstance(found, Finding)
+    assert found.evidence[0].value == pytest.approx((30 - 10) * MS / 2)
+
+
+@pytest.mark.parametrize("lacking", [Work, "work_ns"])
+def test_without_the_devices_work_nothing_is_said(lacking: object) -> None:
+    without = evidence()
+    if lacking is Work:
+        del without.facts[Work]
+    else:
+        without.add(ops(*(replace(x, work_ns=0.0) for x in lines())))
+    assert isinstance(run_rule(find("TD728"), without), Abstained)
+
+
+def test_on_a_cpu_nothing_changes() -> None:
+    body, head = lines()
+    on_host = Evidence().add(
+        budget(**SPENT, other=10), phases(**SPENT),
+        ops(replace(body, work_ns=0.0), replace(head, work_ns=0.0)),
+    )  # fmt: skip
+    found = run_rule(find("TD728"), on_host)
+    assert isinstance(found, Finding)
+    assert found.components == ("forward", "backward")
+
+
+def test_rules_by_work_say_so_on_their_pages() -> None:
+    assert {rule.code for rule in all_rules() if rule.by_work} >= {"TD727", "TD728", "TD737"}
