@@ -44,6 +44,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
+from tdiag.rules.evaluation import caller_of
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
@@ -81,6 +82,7 @@ SPEAKING_FRAC = Threshold(
 )
 # Phases in which the training thread runs user lines, as calls are counted by phase.
 PHASES = ("prepare", "forward", "loss", "optimizer")
+COMPUTING = ("forward", "loss", "optimizer")
 # The budget components of the same time in a run with a device.
 WITH_DEVICE = ("launch", "python_loss", "other", "optimizer")
 
@@ -93,13 +95,17 @@ def check(
     before = beside_the_step(BEFORE, stacks, ops, trees)
     if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
         others += before
-    candidates = (_with_libraries(x, budget, ops) for x in stacks.training if x not in others)
+    called = {x: _callers_phase(x, ops, trees) for x in stacks.training}
+    candidates = [
+        _with_libraries(x, budget, ops, called[x]) for x in stacks.training if x not in others
+    ]
+    called |= {x: _callers_phase(x, ops, trees) for x in candidates}
     mine = [x for x in candidates if _own(x) and not logs(x)]
     within = within_the_step(stacks, ops, trees)
     phases_of = {
         x: _phases(x, ops)
         or {within.get(x.at.spot, "")} & set(PHASES)
-        or {by_elimination(x, budget, ops)} & set(PHASES)
+        or {by_elimination(x, budget, ops), called[x]} & set(PHASES)
         for x in mine
     }
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
@@ -171,11 +177,25 @@ def _with(line: StackLine, others: Sequence[StackLine]) -> bool:
     return any(same_function(line.at, other.at) for other in others)
 
 
-def _with_libraries(line: StackLine, budget: Budget, ops: Ops) -> StackLine:
-    """The line with its samples in libraries other than torch as its own, if they are most of its
-    samples and its function mostly computes: what makes a batch is other rules' business."""
+def _callers_phase(line: StackLine, ops: Ops, trees: CallTrees | None) -> str:
+    """Of a line whose function makes no torch call: the phase of the next torch call of the
+    function that calls it; "" if unknown."""
+    if any(same_function(x.at, line.at) for x in ops.lines):
+        return ""
+    at = caller_of(line.at, trees)
+    there = [x for x in ops.lines if at and same_function(x.at, at) and x.at.line >= at.line]
+    following = min(there, key=lambda x: x.at.line, default=None)
+    return following.phase if following else ""
+
+
+def _with_libraries(line: StackLine, budget: Budget, ops: Ops, called: str) -> StackLine:
+    """The line with its samples in libraries other than torch, and in walks over its modules, as
+    its own, if they are most of its samples and its function, or the one that ``called`` it in this
+    phase, mostly computes: what makes a batch is other rules' business."""
     if line.elsewhere_frac <= MAJORITY_FRAC * line.self_frac:
         return line
+    if called in COMPUTING:
+        return replace(line, own_frac=line.own_frac + line.elsewhere_frac, leaf=_itself(line))
     mine = [x for x in ops.lines if same_function(x.at, line.at) and x.phase in PHASES]
     making = sum(x.elapsed_ns for x in mine if x.phase == "prepare")
     makes = making >= MAJORITY_FRAC * sum(x.elapsed_ns for x in mine)

@@ -231,3 +231,38 @@ def test_a_function_that_makes_no_torch_call_is_placed_by_its_callers_line(
     evidence = training(line, update).add(call_tree(sampled_at))
     found = run_rule(RULE, evidence)
     assert (found.components if isinstance(found, Finding) else ()) == components
+
+
+def test_a_function_without_torch_calls_has_the_phase_of_the_call_that_follows_it() -> None:
+    """``masks[name].mul_(self._param(name))``: each ``_param`` walks over all parameters, after the
+    backward of a step that a framework drives."""
+    file = at(1).file
+    walks = stack(12, 0.4, "Module.named_modules (modules/module.py)", "", "_param")
+    walks = replace(walks, own_frac=0.03, elsewhere_frac=0.37)
+    frames = (
+        CallFrame(name="training_step", file=file, line=46, parent=-1, frac=0.9, user=True),
+        CallFrame(name="_param", file=file, line=12, parent=0, frac=0.4, user=True),
+    )
+    trees = CallTrees(training=frames, workers=())
+    follows = op_line(47, "optimizer", 4, at=at(47, "training_step"), elapsed_ns=0.1 * MS)
+    step = budget(forward=6, backward=6, optimizer=8)
+    evidence = training(walks, follows).add(step, trees)
+    found = run_rule(RULE, evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert (found.location.line, found.components) == (12, ("optimizer",))
+    prepares = replace(follows, phase="prepare")
+    assert run_rule(RULE, training(walks, prepares).add(step, trees)) is None
+
+
+def test_a_line_that_can_only_be_before_the_forward_is_there() -> None:
+    """A schedule of all steps, rebuilt by a framework's hook in each: its function makes no torch
+    call, and all but the time before the forward takes a tenth of the step."""
+    line = stack(21, 0.86, "cosine (me/train.py)", "", "cosine")
+    evidence = Evidence().add(
+        budget(prepare=18, forward=1, backward=1), stacks((line,)), ops(op_line(70, "forward", 2))
+    )
+    found = run_rule(RULE, evidence)
+    assert isinstance(found, Finding)
+    assert found.components == ("prepare",)
+    elsewhere = budget(prepare=11, forward=4, backward=5)
+    assert run_rule(RULE, evidence.add(elsewhere)) is None

@@ -27,6 +27,10 @@ _PHASE_OF_FRAME = (
 )
 
 
+_MODULE_FILE = "torch/nn/modules/module.py"
+_WALKING = re.compile(r"_?(named_)?(modules|parameters|buffers|children|members)\b")
+
+
 class SampledFrame(msgspec.Struct):
     name: str
     file: str | None = None
@@ -38,6 +42,11 @@ class SampledFrame(msgspec.Struct):
             if part in file and self.name.endswith(name):
                 return phase
         return ""
+
+    def walks(self) -> bool:
+        """``model.named_parameters()`` and the like, and their lambdas: a walk over modules."""
+        name = self.name.removeprefix("Module.")
+        return (self.file or "").endswith(_MODULE_FILE) and bool(_WALKING.match(name))
 
     def tdiags(self) -> bool:
         """Whether it is a hook of the probe, or py-spy's line with the process's name."""

@@ -306,8 +306,8 @@ def _library(called: Sequence[SampledFrame]) -> str:
 
 def _in_torch(called: Sequence[SampledFrame]) -> bool:
     """Whether one of the frames that the user's line called is torch's, a framework's or a hook of
-    tdiag's, which calls torch."""
-    packages = [package_of(frame.file or "") for frame in called]
+    tdiag's, which calls torch. Torch's walks over a tree of modules are Python and nothing else."""
+    packages = [package_of(frame.file or "") for frame in called if not frame.walks()]
     hooks = any(frame.tdiags() for frame in called)
     return hooks or any(x == "torch" or is_framework(x) for x in packages)
 
