@@ -44,6 +44,7 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.callers import inclusive
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
     SEEN_ONCE,
@@ -108,7 +109,9 @@ def check(
     rarer = math.ceil(evaluating / usual) if usual else 1
     at = evaluation_place(loaders, modules)
     if at is None or trains_at(at, ops, trees):  # a framework runs the whole loop
-        at = line_in_framework(trees) or at
+        called = [module.evaluated_at for module in modules.modules] if modules else []
+        inside = [x for x in (line_in_framework(trees), *called) if inclusive(x, trees)]
+        at = max(inside, key=lambda x: inclusive(x, trees), default=at)
     places, told, cheaper = over(at, loaders), "", _larger_batches(loaders)
     least, how = evaluating * RARER_LOW_FRAC, "a quarter as many evaluations"
     times = _in_a_row(loaders)

@@ -9,10 +9,11 @@ from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.from_run.loader_fetches import _in_a_row
 from tdiag.evidence.from_run.records import IteratorRecord
 from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.evaluation import caller_of, line_in_framework
-from tdiag.rules.examples import at, loaders, op_line, ops
+from tdiag.rules.examples import at, loaders, module, op_line, ops
 
 FILE = at(1).file
 LOOP = "/opt/lib/site-packages/lightning/pytorch/loops/evaluation_loop.py"
@@ -75,6 +76,28 @@ def test_a_frameworks_evaluation_is_placed_in_the_users_function() -> None:
     found = run_rule(find("TD802"), evidence)
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == 80
+
+
+def test_a_further_pass_in_a_frameworks_hook_is_the_place_if_it_takes_more() -> None:
+    """``update_bn(loader, averaged)`` at the end of each epoch, beside a short validation."""
+    more = frames(
+        ("", "main", 120, -1, 1.0),
+        (LOOP, "_EvaluationLoop.run", 0, 0, 0.02),
+        ("", "validation_step", 80, 1, 0.02),
+        ("", "on_train_epoch_end", 64, 0, 0.3),
+    )
+    fit = op_line(120, "optimizer", 9, at=at(120, "main"))
+    evaluated = (
+        module("Net", evaluated_at=at(80, "validation_step")),
+        module("Net", evaluated_at=at(64, "on_train_epoch_end")),
+    )
+    evidence = find("TD802").fires().add(
+        loaders(role="eval", iterated_at=at(120, "main")), more, ops(fit),
+        Modules(modules=evaluated),
+    )  # fmt: skip
+    found = run_rule(find("TD802"), evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 64
 
 
 @pytest.mark.parametrize(("in_a_row", "line"), [(19, 48), (3, 48), (2, 35), (1, 35)])
