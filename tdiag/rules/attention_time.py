@@ -76,7 +76,7 @@ def gain_on_device(spent_ns: float, work: Work | None, roof: Roof | None, scale:
 def written_out(work: Work) -> Attention | None:
     """Softmaxes of a matrix product's result that another product takes, by shapes alone, as a bare
     trace shows them; None if there are none."""
-    products = [op for op in work.ops if op.name in _PRODUCTS and not op.backward]
+    products = [op for op in _products(work) if not op.backward]
     made = {_shape(_matrices(op)[2]) for op in products}
     taken = {_shape(x) for op in products for x in _matrices(op)[:2]}
     softmaxes = [
@@ -91,7 +91,7 @@ def written_out(work: Work) -> Attention | None:
 def _by_shapes(work: Work, roof: Roof) -> tuple[float, float] | None:
     """ns per traced step that the fused kernel saves, low and high end; None without a softmax of
     a product's result."""
-    products = [op for op in work.ops if op.name in _PRODUCTS]
+    products = _products(work)
     made = {_shape(x) for op in products for x in _matrices(op)}
     scores = made & {_shape(op.dims[0]) for op in work.ops if op.name == _SOFTMAX}
     products = [op for op in products if scores & set(map(_shape, _matrices(op)))]
@@ -112,6 +112,10 @@ def _by_shapes(work: Work, roof: Roof) -> tuple[float, float] | None:
     whole = passes + _spent(products)
     high = whole + copies - arithmetic / FUSED_HIGH_FRAC
     return max(0.0, whole - arithmetic / FUSED_LOW_FRAC), max(0.0, high)
+
+
+def _products(work: Work) -> list[OpWork]:
+    return [op for op in work.ops if op.name in _PRODUCTS and len(op.dims) > 1]
 
 
 def _matrices(product: OpWork) -> tuple[Dims, Dims, Dims]:

@@ -44,14 +44,15 @@ def operations(number: float) -> float:
          operations(2 * 64 * 256 * 64 * 64 * 128 * 9)),
         ("cat", lambda: (torch.cat([BIG, BIG]), ([BIG, BIG],)), 4 * BYTES / BYTES_PER_NS),
         ("tolist", lambda: ([1.0], (BIG,)), 0),
-        ("add", lambda: (torch.ones(9), (torch.ones(9),)), 0),  # on the host
+        ("add", lambda: (torch.ones(9), (torch.ones(9),)), None),  # on the host
     ],
 )  # fmt: skip
 def test_a_call_costs_its_bytes_or_its_arithmetic(
-    name: str, call: Callable[[], tuple[Any, Any]], ns: float
+    name: str, call: Callable[[], tuple[Any, Any]], ns: float | None
 ) -> None:
     result, args = call()
-    assert device_ns(name, args, {}, result) == pytest.approx(ns, rel=0.01)
+    found = device_ns(name, args, {}, result)
+    assert found is None if ns is None else found == pytest.approx(ns, rel=0.01)
 
 
 def test_with_a_device_lines_are_weighed_by_it(

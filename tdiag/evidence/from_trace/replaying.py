@@ -187,7 +187,7 @@ def _use_copies(
     synchronisation for that copy, until its next call."""
     column = tags[AFTER_D2H]
     assert column == host.shape[1], "the columns are those of the host's states"
-    after = [call + 1 for call, kind in work.items() if kind.startswith("d2h")]
+    after = [call + 1 for call, kind in work.items() if call >= 0 and kind.startswith("d2h")]
     synced = [call + 1 for call in after if call < len(names) and SYNC_CALL.search(names[call])]
     used = np.zeros((len(host), 1), np.int64)
     for row in {*after, *synced}:

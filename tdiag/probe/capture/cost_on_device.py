@@ -20,11 +20,13 @@ _PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "b
 _ATTENTION = "scaled_dot_product_attention"
 
 
-def device_ns(name: str, args: Any, kwargs: Any, result: Any) -> int:
-    """At ``BYTES_PER_NS``; 0 for a call that only describes a tensor, or computes on the host."""
-    made = [x for x in _tensors((result,)) if x.device.type != "cpu"]
+def device_ns(name: str, args: Any, kwargs: Any, result: Any) -> int | None:
+    """At ``BYTES_PER_NS``; 0 for a call that only describes a tensor or makes none; None for one
+    that computed on the host."""
+    results = list(_tensors((result,)))
+    made = [x for x in results if x.device.type != "cpu"]
     if not made:
-        return 0
+        return None if results else 0
     taken = list(_tensors((args, kwargs)))
     if not name.endswith("_") and _views(made, taken):
         return 0

@@ -153,7 +153,8 @@ class OpsCapture(Capture):
         phase, line = self.lines.at(at)
         took = spent = ended - began
         if self.on_device:
-            spent = device_ns(name, args, kwargs, result)
+            cost = device_ns(name, args, kwargs, result)
+            spent = took if cost is None else cost
             line.work += spent
         parts: LineCalls | LibraryCall = line
         if call is not None:
