@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tdiag.probe.capture import cost_on_device
 from tdiag.probe.capture.cost_on_device import BYTES_PER_NS, OPERATIONS_PER_BYTE, device_ns
 from tests.simulated.device import SimulatedCuda
 from tests.simulated.loop import Loop
@@ -53,6 +54,15 @@ def test_a_call_costs_its_bytes_or_its_arithmetic(
     result, args = call()
     found = device_ns(name, args, {}, result)
     assert found is None if ns is None else found == pytest.approx(ns, rel=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_without_a_shape_cost_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3000), torch.ones(4, 3000)])
+    with pytest.raises(RuntimeError):
+        _ = nested.shape
+    monkeypatch.setattr(cost_on_device, "ON_HOST", "none")  # as if it were on a device
+    assert device_ns("linear", (nested, torch.ones(3, 3000)), {}, nested * 2) == 180
 
 
 def test_with_a_device_lines_are_weighed_by_it(

@@ -15,6 +15,7 @@ import torch
 OPERATIONS_PER_BYTE = 100
 # Calls are compared with each other, so the rate matters little: 1 TB/s.
 BYTES_PER_NS = 1000
+ON_HOST = "cpu"
 _PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm",
                        "baddbmm", "einsum", "tensordot"})  # fmt: skip
 _ATTENTION = "scaled_dot_product_attention"
@@ -24,14 +25,18 @@ def device_ns(name: str, args: Any, kwargs: Any, result: Any) -> int | None:
     """At ``BYTES_PER_NS``; 0 for a call that only describes a tensor or makes none; None for one
     that computed on the host."""
     results = list(_tensors((result,)))
-    made = [x for x in results if x.device.type != "cpu"]
+    made = [x for x in results if x.device.type != ON_HOST]
     if not made:
         return None if results else 0
     taken = list(_tensors((args, kwargs)))
     if not name.endswith("_") and _views(made, taken):
         return 0
     size = sum(x.numel() * x.element_size() for x in (*taken, *made))
-    return max(size, _operations(name, made[0], taken) // OPERATIONS_PER_BYTE) // BYTES_PER_NS
+    try:
+        operations = _operations(name, made[0], taken)
+    except RuntimeError:  # a nested tensor has no shape
+        operations = 0
+    return max(size, operations // OPERATIONS_PER_BYTE) // BYTES_PER_NS
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
