@@ -50,7 +50,10 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
     if evidence.get(Steps) is not None:
         paces = _paces(replay, budget.step_ns * replay.steps)
     fed = _fed(evidence, budget)
-    high = max(_at_best(replay, gain, pace, budget.step_ns) for pace in paces)
+    varying = any(re.match("[hd]2[hd] pageable", tag) for tag in gain.high_cuts)
+    # If the copies' time varies, the clean step does not tell the host's pace.
+    fastest = (1 / PROFILED_TIMES,) if varying else ()
+    high = max(_at_best(replay, gain, pace, budget.step_ns, varying) for pace in (*paces, *fastest))
     low = gain.low_ns
     if gain.low_cuts:
         shares = [replay.win_frac(gain.low_cuts, pace=pace, fed=fed) for pace in paces]
@@ -65,13 +68,13 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
     )
 
 
-def _at_best(replay: Replay, gain: Gain, pace: float, step_ns: float) -> float:
-    """ns per clean step. Copies from pageable memory vary most: where they go and the replayed
-    steps are shorter than clean ones, the difference may be theirs."""
+def _at_best(replay: Replay, gain: Gain, pace: float, step_ns: float, varying: bool) -> float:
+    """ns per clean step. ``varying``: copies from or to pageable memory go, whose time varies most:
+    where the replayed steps are shorter than clean ones, the difference may be theirs."""
     before, after = (replay.end_ns(cuts, pace=pace) for cuts in ({}, gain.high_cuts))
     share = 1 - after / before if before else 0.0
-    varying = share > 0 and any(re.match("[hd]2[hd] pageable", tag) for tag in gain.high_cuts)
-    return max(0.0, share * step_ns, step_ns - after / replay.steps if varying else 0.0)
+    rest = step_ns - after / replay.steps if varying and share > 0 else 0.0
+    return max(0.0, share * step_ns, rest)
 
 
 def _paces(replay: Replay, clean_ns: float) -> tuple[float, ...]:
