@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.model.place import Place
@@ -15,14 +15,23 @@ def lines_below(
     spots: Collection[tuple[str, int]], trees: CallTrees | None
 ) -> set[tuple[str, int]]:
     """The user's lines that were sampled below these lines."""
-    found = set()
+    frames = trees.training if trees else ()
+    return {
+        (frame.file, frame.line)
+        for frame, (_, above) in zip(frames, _within(frames, spots), strict=True)
+        if above and frame.user
+    }
+
+
+def _within(
+    frames: Sequence[CallFrame], spots: Collection[tuple[str, int]]
+) -> Iterator[tuple[bool, bool]]:
+    """For each frame, whether it is one of these lines, and whether it is below one."""
     inside: list[bool] = []  # a frame's caller comes before it
-    for frame in trees.training if trees else ():
-        here, above = (frame.file, frame.line), frame.parent >= 0 and inside[frame.parent]
-        inside.append(above or here in spots)
-        if above and frame.user:
-            found.add(here)
-    return found
+    for frame in frames:
+        here, above = (frame.file, frame.line) in spots, frame.parent >= 0 and inside[frame.parent]
+        inside.append(above or here)
+        yield here, above
 
 
 def module_called_at(spots: Collection[tuple[str, int]], trees: CallTrees | None) -> Place | None:
@@ -79,13 +88,7 @@ def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -
 
 def inclusive(at: Place | None, trees: CallTrees | None) -> float:
     """Share of the training thread's samples in this line and what it calls; 0 if unknown."""
-    if at is None or trees is None:
-        return 0.0
-    within: list[bool] = []
-    share = 0.0
-    for frame in trees.training:
-        above = frame.parent >= 0 and within[frame.parent]
-        mine = frame.user and (frame.file, frame.line) == at.spot
-        share += frame.frac if mine and not above else 0.0
-        within.append(above or mine)
-    return share
+    frames = trees.training if at and trees else ()
+    spots = {at.spot} if at else set()
+    within = zip(frames, _within(frames, spots), strict=True)
+    return sum(frame.frac for frame, (here, above) in within if here and not above)

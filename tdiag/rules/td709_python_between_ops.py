@@ -95,17 +95,15 @@ def check(
     before = beside_the_step(BEFORE, stacks, ops, trees)
     if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
         others += before
-    called = {x: _callers_phase(x, ops, trees) for x in stacks.training}
-    candidates = [
-        _with_libraries(x, budget, ops, called[x]) for x in stacks.training if x not in others
-    ]
-    called |= {x: _callers_phase(x, ops, trees) for x in candidates}
+    mine = [x for x in stacks.training if x not in others]
+    called = {x.at.spot: _callers_phase(x, ops, trees) for x in mine}
+    candidates = (_with_libraries(x, budget, ops, called[x.at.spot]) for x in mine)
     mine = [x for x in candidates if _own(x) and not logs(x)]
     within = within_the_step(stacks, ops, trees)
     phases_of = {
         x: _phases(x, ops)
         or {within.get(x.at.spot, "")} & set(PHASES)
-        or {by_elimination(x, budget, ops), called[x]} & set(PHASES)
+        or {by_elimination(x, budget, ops), called[x.at.spot]} & set(PHASES)
         for x in mine
     }
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tdiag.evidence.from_run.sampled_frames import SampledFrame
+from tdiag.evidence.from_run.sampled_frames import MODULE_FILE, SampledFrame
 from tdiag.evidence.from_run.stack_samples import Stack
 from tdiag.evidence.sampled import WRITES
 from tdiag.probe.wire import is_user_file
@@ -110,7 +110,7 @@ def _phases(frames: Sequence[SampledFrame]) -> set[str]:
 
 def _more(frame: SampledFrame) -> str:
     file = frame.file or ""
-    if file.endswith("torch/nn/modules/module.py") and frame.name.endswith("_call_impl"):
+    if file.endswith(MODULE_FILE) and frame.name.endswith("_call_impl"):
         return "forward"
     if file.endswith("torch/utils/data/dataloader.py"):  # everything except ``__next__``
         return LOADER_START if frame.name.endswith(_STARTS) else ""

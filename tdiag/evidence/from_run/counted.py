@@ -87,10 +87,11 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
     worked = sum(line.work for line in record.lines)
     per_work = sum(map(time_of, record.lines)) / worked if worked else 0.0
 
-    def part(line: OpsLine, spent: float) -> float:
-        if worked:
-            return spent * per_work
+    def of_time(line: OpsLine, spent: float) -> float:
         return spent / line.elapsed * time_of(line) if line.elapsed else 0.0
+
+    def part(line: OpsLine, spent: float) -> float:
+        return spent * per_work if worked else of_time(line, spent)
 
     lines = tuple(
         OpLine(
@@ -100,7 +101,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             grad_calls=line.grad_calls / steps,
             conversions={name: count / steps for name, count in line.conversions.items()},
             constructions=line.constructions / steps,
-            constructed_ns=line.constructed / line.elapsed * time_of(line) if line.elapsed else 0.0,
+            constructed_ns=of_time(line, line.constructed),
             elapsed_ns=time_of(line),
             work_ns=line.work * per_work,
             in_loop=line.in_loop,

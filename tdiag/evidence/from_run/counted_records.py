@@ -51,8 +51,8 @@ class OpsLine(msgspec.Struct):
     tensors: int = 0
     shared_at: At = None
     moved_again: float = 0
-    work: float = 0
     moved_bytes: float = 0
+    work: float = 0
 
 
 class ClipLine(msgspec.Struct):

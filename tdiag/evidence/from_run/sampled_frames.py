@@ -27,7 +27,7 @@ _PHASE_OF_FRAME = (
 )
 
 
-_MODULE_FILE = "torch/nn/modules/module.py"
+MODULE_FILE = "torch/nn/modules/module.py"
 _WALKING = re.compile(r"_?(named_)?(modules|parameters|buffers|children|members)\b")
 
 
@@ -46,7 +46,7 @@ class SampledFrame(msgspec.Struct):
     def walks(self) -> bool:
         """``model.named_parameters()`` and the like, and their lambdas: a walk over modules."""
         name = self.name.removeprefix("Module.")
-        return (self.file or "").endswith(_MODULE_FILE) and bool(_WALKING.match(name))
+        return (self.file or "").endswith(MODULE_FILE) and bool(_WALKING.match(name))
 
     def tdiags(self) -> bool:
         """Whether it is a hook of the probe, or py-spy's line with the process's name."""
