@@ -5,10 +5,11 @@
 Cases run in order of worth. Each asserts, has a time limit, and is appended to
 ``OUT/results.jsonl`` at once; another call goes on where this one stopped. What the slice
 (``--slice-minutes``) ends before it has a result runs again in the next call. ``--jobs`` cases run
-at once: programs that measure time take the device by turns. ``OUT/results.md`` is written at the
-end of each call; ``--page`` writes it without running anything, and ``--record`` packs the
-planted cases' runs for the tests (``tests/recorded``). Exit code: 0 if nothing that has run is
-wrong, else 1. ``--dry-run`` lists the cases and runs those that need no device.
+at once: programs that measure time take the device by turns, and what measures none does not use
+it then. ``OUT/results.md`` is written at the end of each call; ``--page`` writes it without running
+anything, and ``--record`` packs the planted cases' runs for the tests (``tests/recorded``). Exit
+code: 0 if nothing that has run is wrong, else 1. ``--dry-run`` lists the cases and runs those that
+need no device.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def main() -> int:
         list(pool.map(run, chosen))
     known = _read(record)
     if args.record:
-        from gpu.recording import record as pack
+        from gpu.recording import pack
 
         pack([x for x in known if re.search(args.only, x["name"])], args.out, args.record)
     elif not args.dry_run:
@@ -117,13 +118,13 @@ def _run(case: Any, out: Path, ends: float, seconds: float) -> dict[str, Any] | 
         return None
     turn = out / "device.turn"
     words = [sys.executable, __file__, "--case", case.name, "--out", str(out)]
-    with _whole_device(turn) if case.alone else contextlib.nullcontext():
+    with _held(turn, case.turn):
         began = time.monotonic()
         left = ends - began
         process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
-            env={**os.environ, "DEVICE_TURN": "" if case.alone else str(turn)},
+            env={**os.environ, "DEVICE_TURN": str(turn) if case.turn == "own" else ""},
         )  # fmt: skip
         try:
             stdout, stderr = process.communicate(timeout=max(0.0, min(seconds, left)))
@@ -143,10 +144,12 @@ def _run(case: Any, out: Path, ends: float, seconds: float) -> dict[str, Any] | 
 
 
 @contextlib.contextmanager
-def _whole_device(turn: Path) -> Iterator[None]:
-    """Holds the turn that programs which measure time wait for (``DEVICE_TURN``)."""
+def _held(turn: Path, kind: str) -> Iterator[None]:
+    """Holds the turn that programs which measure time wait for (``DEVICE_TURN``), with others of
+    its kind if it is shared; not at all if the case's programs take it themselves."""
     with turn.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        if kind != "own":
+            fcntl.flock(file, fcntl.LOCK_SH if kind == "shared" else fcntl.LOCK_EX)
         yield
 
 

@@ -7,6 +7,8 @@ import importlib
 import json
 import os
 import sys
+import tarfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -36,16 +38,16 @@ def module(load: object, name: str) -> ModuleType:
 
 
 def test_every_program_is_python(load: object) -> None:
-    programs = module(load, "gpu.programs")
-    for one in programs.PLANTED:
+    programs, planted = module(load, "gpu.programs"), module(load, "gpu.planted")
+    for one in planted.PLANTED:
         for marks in (one.fault, one.fix):
-            ast.parse(programs.training(**marks))
-        assert not one.line or one.line in programs.training(**one.fault)
-    for change, fault, fix in programs.TRIED:
+            ast.parse(planted.training(**marks))
+        assert not one.line or one.line in planted.training(**one.fault)
+    for change, fault, fix in planted.TRIED:
         name, _, text = change.partition("=")
         load_change(name).parse(text)
         for marks in (fault, fix, {"setup": programs.FILLS}):
-            ast.parse(programs.training(**marks))
+            ast.parse(planted.training(**marks))
     for source in (programs.TRUTH, programs.EVENTS, *programs.WAYS.values()):
         ast.parse(source + programs.DIGEST)
 
@@ -111,6 +113,50 @@ def test_what_the_slice_ends_has_no_result(
     case, now = cases.Case("without a device", lambda bench: None), validate.time.monotonic()
     assert validate._run(case, tmp_path, ends=now + 60, seconds=0.1)["state"] == "failed"
     assert validate._run(case, tmp_path, ends=validate.time.monotonic() + 0.1, seconds=60) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "waits"),
+    [("whole", "whole", True), ("shared", "whole", True), ("shared", "shared", False),
+     ("own", "whole", False)],
+)  # fmt: skip
+def test_what_measures_no_time_runs_beside_others_like_it(
+    first: str, second: str, waits: bool, load: object, tmp_path: Path
+) -> None:
+    validate = module(load, "validate_gpu")
+    began = threading.Event()
+
+    def other() -> None:
+        with validate._held(tmp_path / "turn", second):
+            began.set()
+
+    thread = threading.Thread(target=other)
+    with validate._held(tmp_path / "turn", first):
+        thread.start()
+        assert began.wait(0.2 if waits else 10) is not waits
+    thread.join(10)
+    assert began.is_set()
+
+
+def test_planted_runs_are_packed_with_what_was_true(load: object, tmp_path: Path) -> None:
+    recording, planted = module(load, "gpu.recording"), module(load, "gpu.planted")
+    case = next(one for one in planted.PLANTED if one.line)
+    folder = tmp_path / f"3-planted-{case.code}"
+    for name in ("events/7.jsonl", "tensorboard/t.json", "run.json", "report.html"):
+        path = folder / "run-slow" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    source = planted.training(**case.fault)
+    (folder / "slow.py").write_text(source)
+    results = [{"name": f"3 planted {case.code}", "measured": {"fixed_ns": 7.2}},
+               {"name": "3 planted TD999", "measured": {}}]  # fmt: skip
+    recording.pack(results, tmp_path, tmp_path / "packed")
+    labels = json.loads((tmp_path / "packed" / "labels.json").read_text())
+    line = next(n for n, x in enumerate(source.splitlines(), 1) if case.line in x)
+    assert labels == {case.code: {"fixed_ns": 7, "cls": case.cls, "line": line}}
+    with tarfile.open(tmp_path / "packed" / f"{case.code}.tar.xz") as archive:
+        names = sorted(archive.getnames())
+    assert names == ["run/events/7.jsonl", "run/run.json", "run/tensorboard/t.json", "slow.py"]
 
 
 def test_an_assertion_that_fails_is_a_result(load: object, tmp_path: Path) -> None:

@@ -8,19 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
-from gpu.programs import (
-    DIGEST,
-    EVENTS,
-    FILLS,
-    PLANTED,
-    PRODUCTS,
-    TRIED,
-    TRUTH,
-    WAYS,
-    Planted,
-    training,
-)
+from gpu.planted import PLANTED, TRIED, Planted, training
+from gpu.programs import DIGEST, EVENTS, FILLS, PRODUCTS, TRUTH, WAYS
 from gpu.running import ROOT, Bench, Wrong, expect, line_of, number
 
 sys.path.append(str(ROOT))
@@ -43,18 +34,21 @@ ZOO_STEPS = 40
 NO_VERDICT = "No verdict:"
 TIMESTAMPED = ("USDT:", "torch/distributed/run.py")
 
+Turn = Literal["own", "whole", "shared"]
+
 
 @dataclass(frozen=True)
 class Case:
     """``run`` raises where an assertion fails. ``seconds``: after that it is ended and counts as
-    failed. ``alone``: it has the device for itself as long as it runs; the programs of the others
-    take turns, or measure no time."""
+    failed. ``turn``: "own" if its programs take turns with others that measure time, "whole" if it
+    has the device for itself as long as it runs, "shared" if it measures no time: then it runs
+    beside others like it."""
 
     name: str
     run: Callable[[Bench], None]
     needs_device: bool = True
     seconds: int = SECONDS
-    alone: bool = False
+    turn: Turn = "own"
 
 
 def close(found: float, true: float, frac: float, what: str) -> None:
@@ -277,7 +271,7 @@ def _cases() -> Iterator[Case]:
         for reads in ("item", "none"):
             yield Case(f"1 truth {launches} {reads}", partial(truth, launches, reads))
     yield Case("2 hooks", hooks)
-    yield Case("3 sample h2d", partial(sample, "h2d", "h2d"), alone=True)
+    yield Case("3 sample h2d", partial(sample, "h2d", "h2d"), turn="whole")
     for one in PLANTED:
         yield Case(PLANTED_CASE.format(one.code), partial(planted, one))
     yield Case(HEALTHY_CASE, healthy)
@@ -285,22 +279,22 @@ def _cases() -> Iterator[Case]:
         yield Case(f"3 twin of {one.code}", partial(twin, one))
     for name in ("python_loss", "overhead", "compute", "cpu_decode", "io_reads"):
         cls = {"cpu_decode": "cpu", "io_reads": "io"}.get(name, name)
-        yield Case(f"3 sample {name}", partial(sample, name, cls), seconds=240, alone=True)
+        yield Case(f"3 sample {name}", partial(sample, name, cls), seconds=240, turn="whole")
     for name in WAYS:
         number_of = "8" if "ranks" in name else "4" if name == "plain" else "5"
-        yield Case(f"{number_of} unchanged {name}", partial(unchanged, name))
-    yield Case("6 kernel sums", kernel_sums, alone=True)
-    yield Case("7 check A/A", partial(check, "range(20)", 0), seconds=300, alone=True)
-    yield Case("7 check slower", partial(check, "range(24)", 1), seconds=300, alone=True)
-    yield Case("7 check of two that do not fit", both_too_large, seconds=300, alone=True)
+        yield Case(f"{number_of} unchanged {name}", partial(unchanged, name), turn="shared")
+    yield Case("6 kernel sums", kernel_sums, turn="whole")
+    yield Case("7 check A/A", partial(check, "range(20)", 0), seconds=300, turn="whole")
+    yield Case("7 check slower", partial(check, "range(24)", 1), seconds=300, turn="whole")
+    yield Case("7 check of two that do not fit", both_too_large, seconds=300, turn="whole")
     for change, fault, fix in TRIED:
-        yield Case(f"9 try {change}", partial(tried, change, fault, fix), seconds=300, alone=True)
+        yield Case(f"9 try {change}", partial(tried, change, fault, fix), seconds=300, turn="whole")
     for entry in ZOO:
         if not (entry.slow or entry.needs or entry.launcher):
-            yield Case(f"zoo {entry.name}", partial(zoo_twin, entry))
-    yield Case("tests marked gpu", marked_gpu, seconds=400, alone=True)
-    yield Case("simulated", simulated, needs_device=False, seconds=400)
-    yield Case("without a device", without_device, needs_device=False)
+            yield Case(f"zoo {entry.name}", partial(zoo_twin, entry), turn="shared")
+    yield Case("tests marked gpu", marked_gpu, seconds=400, turn="whole")
+    yield Case("simulated", simulated, needs_device=False, seconds=400, turn="shared")
+    yield Case("without a device", without_device, needs_device=False, turn="shared")
 
 
 CASES = tuple(sorted(_cases(), key=lambda case: (not case.needs_device, case.name[:1])))

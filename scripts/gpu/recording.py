@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu.cases import HEALTHY_CASE, PLANTED_CASE
-from gpu.programs import PLANTED
+from gpu.planted import PLANTED
 from gpu.running import line_of
 
 NEEDED = re.compile(
@@ -22,7 +22,7 @@ NEEDED = re.compile(
 )
 
 
-def record(results: Iterable[dict[str, Any]], out: Path, target: Path) -> None:
+def pack(results: Iterable[dict[str, Any]], out: Path, target: Path) -> None:
     """``out``: where the cases ran; ``target``: a folder, which may hold records already."""
     target.mkdir(parents=True, exist_ok=True)
     known = target / "labels.json"

@@ -1,0 +1,264 @@
+"""Trainings with a planted fault, their fixed twins, and what tdiag must say of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu.programs import TAKE_TURN
+
+# The frame of the planted trainings. `{marks}` stand for what a fault and its fix differ in.
+TRAINING = (
+    """
+import sys, time, torch
+from torch import nn
+from torch.nn import functional as F
+torch.manual_seed(0)
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+device = torch.device("cuda")
+seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 1e6
+WIDTH, WARM_UP = 2048, 20
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+            {forward}
+        return x
+
+{setup}
+model = Net().to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused={fused})
+host = [torch.randn({batch}, WIDTH) for _ in range(4)]
+ready = [x.to(device) for x in host]
+began = None
+torch.cuda.synchronize()
+"""
+    + TAKE_TURN
+    + """
+for step in range(10**9):
+    if step == WARM_UP:
+        torch.cuda.synchronize(); began = time.perf_counter()
+    if began and time.perf_counter() - began > seconds:
+        break
+    batch = {send}
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled={autocast}):
+        loss = model(batch).float().square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {after}
+torch.cuda.synchronize()
+print("STEP_NS", (time.perf_counter() - began) * 1e9 / (step - WARM_UP))
+"""
+)
+HEALTHY = {
+    "setup": "", "forward": "pass", "batch": "16384", "send": "ready[step % 4]", "after": "pass",
+    "autocast": "True", "fused": "True",
+}  # fmt: skip
+
+
+def training(**changes: str) -> str:
+    """The planted training with these marks; the others are healthy for a large device."""
+    return TRAINING.format(**{**HEALTHY, **changes})
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault, its fix, and what tdiag must say. ``cls``: None where the class may vary with the
+    device. ``line``: text of the line that the finding names, "" where it names none."""
+
+    code: str
+    cls: str | None
+    fault: dict[str, str]
+    fix: dict[str, str]
+    line: str = ""
+
+
+# Eight heads of 256 over 512 positions.
+_HEADS = "q = x.view(-1, 512, 8, 256).transpose(1, 2)"
+_JOINED = ".transpose(1, 2).reshape(x.shape)"
+
+# Other models in place of `Net`, of a batch of WIDTH numbers each.
+_CONVOLUTIONS = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(128, 128, 3, padding=1) for _ in range(8))
+    def forward(self, x):
+        x = x.view(-1, 128, 16, 16)
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return x
+"""
+_NORMED = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias={bias}) for _ in range(8))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(8))
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms):
+            x = F.relu(norm(layer(x)))
+        return x
+"""
+_LOOKS_UP = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding({rows}, 256, padding_idx=0)
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(8))
+    def forward(self, x):
+        tokens = 1 + (x[:, :256].abs() * 1000).long() % ({rows} - 1)
+        tokens[:, {length}:] = 0
+        y = self.table(tokens)
+        for layer in self.layers:
+            y = F.gelu(layer(y))
+        return y
+"""
+# Compiled before the program has its turn.
+_COMPILED = """def compiled(net):
+    net = torch.compile(net.to(device))
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        net(torch.randn(16384, WIDTH, device=device)).float().square().mean().backward()
+    net.zero_grad()
+    return net
+Net = (lambda N: lambda: compiled(N()))(Net)
+"""
+_LAST = "Net = (lambda N: lambda: N().to(memory_format=torch.channels_last))(Net)"
+# TD606 wins samples and not steps, TD612 needs heat, TD806 a device that others leave empty: these
+# have injected runs only (tests/simulated).
+PLANTED = (
+    Planted(
+        "TD301", "h2d", line="batch = ",
+        fault={"send": "host[step % 4].to(device)"},
+        fix={"send": "ready[step % 4]"},
+    ),
+    Planted(
+        "TD302", "h2d", line="batch = ",
+        fault={"setup": "pinned = torch.randn(65536, WIDTH).pin_memory()",
+               "send": "pinned.to(device)[:16384]"},
+        fix={"send": "ready[step % 4]"},
+    ),
+    Planted(
+        "TD303", None, line="x = x + torch.zeros",
+        fault={"batch": "2048", "forward": "x = x + torch.zeros(2048, WIDTH).cuda()"},
+        fix={"batch": "2048", "forward": "x = x + torch.zeros(2048, WIDTH, device=device)"},
+    ),
+    Planted(
+        "TD304", None, line="x = x + constant",
+        fault={"batch": "2048", "setup": "constant = torch.ones(2048, WIDTH)",
+               "forward": "x = x + constant.to(device)"},
+        fix={"batch": "2048", "setup": "constant = torch.ones(2048, WIDTH, device=device)",
+             "forward": "x = x + constant"},
+    ),
+    Planted(
+        "TD305", "h2d", line="kept = ",
+        fault={"after": "kept = model.layers[0].weight.detach().repeat(8, 1).cpu()"},
+        fix={},
+    ),
+    Planted(
+        "TD401", None, line="x = x * float",
+        fault={"batch": "8192", "forward": "x = x * float(x.isfinite().all())"},
+        fix={"batch": "8192", "forward": "x = x * x.isfinite().all()"},
+    ),
+    Planted(
+        "TD402", None, line="torch.masked_select",
+        fault={"batch": "8192", "forward": "x = x + torch.masked_select(x, x > 0).mean()"},
+        fix={"batch": "8192", "forward": "x = x + torch.where(x > 0, x, 0).mean()"},
+    ),
+    Planted(
+        "TD403", None, line="torch.cuda.synchronize(); pass",
+        fault={"batch": "8192", "forward": "torch.cuda.synchronize(); pass"},
+        fix={"batch": "8192"},
+    ),
+    Planted("TD601", "compute", fault={"autocast": "False"}, fix={}),
+    Planted(
+        "TD604", "compute",
+        fault={"forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+        fix={"setup": _COMPILED,
+             "forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+    ),
+    Planted(
+        "TD608", "compute", line="torch.softmax",
+        fault={"forward": f"{_HEADS}; x = x + (torch.softmax(q @ q.mT / 16, -1) @ q)" + _JOINED},
+        fix={"forward": f"{_HEADS}; x = x + F.scaled_dot_product_attention(q, q, q)" + _JOINED},
+    ),
+    Planted(
+        "TD602", None,
+        fault={"setup": _CONVOLUTIONS, "batch": "8192"},
+        fix={"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "8192"},
+        line="x = F.relu(layer(x))",
+    ),
+    Planted(
+        "TD603", None,
+        fault={"setup": _CONVOLUTIONS, "batch": "8192"},
+        fix={"setup": _CONVOLUTIONS + _LAST, "batch": "8192"},
+        line="x = F.relu(layer(x))",
+    ),
+    Planted(
+        "TD607", None, line="x = F.relu(norm(layer(x)))",
+        fault={"setup": _NORMED.format(bias=True)},
+        fix={"setup": _NORMED.format(bias=False)},
+    ),
+    Planted("TD609", None, fault={"setup": "WIDTH = 2047"}, fix={}),
+    Planted(
+        "TD610", "compute", line="torch.float64",
+        fault={"setup": "torch.set_default_dtype(torch.float64)", "autocast": "False"},
+        fix={"autocast": "False"},
+    ),
+    Planted(
+        "TD611", None, line="self.table(tokens)",
+        fault={"setup": _LOOKS_UP.format(rows=2_000_000, length=256), "batch": "64"},
+        fix={"setup": _LOOKS_UP.format(rows=1_000, length=256), "batch": "64"},
+    ),
+    Planted(
+        "TD613", None, line="self.table(tokens)",
+        fault={"setup": _LOOKS_UP.format(rows=1_000, length=64), "batch": "512"},
+        fix={"setup": _LOOKS_UP.format(rows=1_000, length=256), "batch": "512"},
+    ),
+    Planted(
+        "TD614", None, line="scaled_dot_product_attention",
+        fault={"forward": "q = x.view(-1, 512, 256); x = x +"
+                          " F.scaled_dot_product_attention(q, q, q).reshape(x.shape)"},
+        fix={"forward": "q = x.view(-1, 1, 512, 256); x = x +"
+                        " F.scaled_dot_product_attention(q, q, q).reshape(x.shape)"},
+    ),
+    Planted("TD701", "overhead", fault={"batch": "4"}, fix={}),
+    Planted("TD702", None, fault={"batch": "64", "fused": "False"}, fix={"batch": "64"}),
+    Planted(
+        "TD809", "memory", line="",
+        fault={"after": "torch.cuda.empty_cache()"},
+        fix={},
+    ),
+)  # fmt: skip
+
+# Changes of `tdiag try` that matter on a device, a fault that each fixes, and the fix by hand. The
+# others (loaders, Python, threads) are tested without one.
+_READS = "x = x * float(x.isfinite().all())"
+TRIED: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = (
+    ("optimizer.fused", {"batch": "64", "fused": "False"}, {"batch": "64"}),
+    ("torch.autocast=bfloat16", {"autocast": "False"}, {}),
+    (
+        "torch.float32_matmul_precision=high",
+        {"autocast": "False"},
+        {"autocast": "False", "setup": "torch.backends.cuda.matmul.allow_tf32 = True"},
+    ),
+    (
+        "torch.compile",
+        {"forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+        {"setup": "Net = (lambda N: lambda: torch.compile(N()))(Net)",
+         "forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
+    ),
+    (
+        "torch.cudnn_benchmark",
+        {"setup": _CONVOLUTIONS, "batch": "8192"},
+        {"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "8192"},
+    ),
+    (
+        "model.channels_last",
+        {"setup": _CONVOLUTIONS, "batch": "8192"},
+        {"setup": _CONVOLUTIONS + _LAST, "batch": "8192"},
+    ),
+    ("ceiling.reads", {"batch": "512", "forward": _READS}, {"batch": "512"}),
+)  # fmt: skip
