@@ -59,11 +59,14 @@ class DeviceTime(Kind, frozen=True, kw_only=True):
     allocations_per_step: float | None = None
 
 
+MEMORIES = ("pageable", "pinned", "unknown")
+
+
 class Copy(Kind, frozen=True, kw_only=True):
     """Copies of one direction and kind, per step."""
 
     direction: str  # "h2d", "d2h"
-    memory: str  # "pageable", "pinned", "unknown"
+    memory: str  # one of MEMORIES: what the host's side of it lies in
     count: float
     bytes: float | None
     device_ns: float  # union

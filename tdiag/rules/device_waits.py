@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from tdiag.evidence.device import Copy, DeviceTime, Sync, SyncLines, Syncs
+from tdiag.evidence.device import MEMORIES, Copy, DeviceTime, Sync, SyncLines, Syncs
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
@@ -18,7 +18,6 @@ from tdiag.rules.thresholds import LOW_END_FRAC
 # idle time in the loss have their own rules.
 ISSUING = ("launch", "optimizer", "other")
 # Their names in the replay of a trace (tdiag.evidence.replay).
-MEMORIES = ("pageable", "pinned", "unknown")  # of copies
 ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
 

@@ -97,12 +97,11 @@ def check(
     why = [] if call is None else [x for x in call.unfused if x in _cures(budget)]
     place = None if call is None else call.at
     gain = None
-    if why == [DROPOUT]:  # a choice of how to train, and the default of many models
-        pass
-    elif not budget.has_device:
-        gain = _gain(budget, inside, NO_DROPOUT_HIGH if DROPOUT in why else FUSED_HIGH)
-    elif on_device:
+    if on_device:
         gain = gain_on_device(on_device, work, roof, budget.step_ns / traced.mean_ns)
+    # Dropout alone is a choice of how to train, and the default of many models.
+    elif not budget.has_device and why != [DROPOUT]:
+        gain = _gain(budget, inside, NO_DROPOUT_HIGH if DROPOUT in why else FUSED_HIGH)
     return Found(
         summary=(
             f"{plural(round(times), 'call')} of scaled_dot_product_attention per step{where(place)}"

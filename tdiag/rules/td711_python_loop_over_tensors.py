@@ -3,8 +3,8 @@
 ## What it measures
 User lines before the forward pass, in a module's hooks, in the optimizer or after the step that
 repeat torch calls and conversions (`.item()`, `bool(tensor)`) within one step; before the forward
-pass also those that only repeat torch calls, hundreds of times. Calls are counted exactly by line;
-their clean time is limited by the samples of their functions, if there are any.
+pass also those that only repeat torch calls, over a hundred times. Calls are counted exactly by
+line; their clean time is limited by the samples of their functions, if there are any.
 
 ## Why it is slow
 Every torch call and every conversion costs a few microseconds even on little data. On a device,

@@ -266,3 +266,15 @@ def test_a_bare_trace_shows_attention_by_its_shapes(taken: bool) -> None:
 def gain_ends(work: Work) -> tuple[float, float]:
     gain = gain_on_device(0.0, work, H100, 1.0)
     return gain.low_ns, gain.high_ns
+
+
+def test_selecting_by_value_costs_its_kernels_too() -> None:
+    """2 ms find, gather and scatter; without them only the waits count."""
+    waits = finding("TD402", find("TD402").fires())
+    kinds = ("aten::nonzero", "aten::masked_scatter_", "aten::mm")
+    parts = tuple(DevicePart(name=name, count=3.0, device_ns=1.0 * MS) for name in kinds)
+    both = find("TD402").fires().add(DeviceParts(kernels=(), ops=parts, modules=(), functions=()))
+    found = finding("TD402", both)
+    scale = 25 / 26  # clean step ÷ traced step
+    assert found.at_best_ns - waits.at_best_ns == pytest.approx(2 * MS * scale, rel=0.01)
+    assert "compute" in found.components

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, at, ops, stack, stacks
+from tdiag.rules.examples import MS, at, budget, op_line, ops, phases, stack, stacks
 
 
 def finding(code: str, evidence: Evidence) -> Finding:
@@ -94,3 +94,22 @@ def test_no_way_is_advised_twice(tmp_path: Path) -> None:
     lines = (replace(counted.lines[0], at=at(n, file=str(script))) for n in (1, 2))
     fix = finding("TD501", evidence.add(ops(*lines))).fix
     assert fix.text.count("gather") == 1 and fix.code.count("gather") == 1
+
+
+@pytest.mark.parametrize(("phase", "calls", "fires"), [
+    ("prepare", 900, True), ("prepare", 120, False), ("after_step", 900, False),
+])  # fmt: skip
+def test_before_the_forward_many_calls_are_a_loop_without_a_value_read(
+    phase: str, calls: int, fires: bool
+) -> None:
+    """Noise added step by step, where a closed form draws it at once."""
+    step = {phase: 20, "forward": 3, "backward": 5}
+    noise = op_line(30, phase, calls, in_loop=True, elapsed_ns=20 * MS, names={"mul": float(calls)})
+    evidence = Evidence().add(
+        budget(**step), phases(**step), ops(noise), Dispatch(op_ns=1500, grad_op_ns=7000)
+    )
+    found = run_rule(find("TD711"), evidence)
+    assert isinstance(found, Finding) is fires
+    if isinstance(found, Finding):
+        assert found.at_best_ns == pytest.approx(20 * MS)
+        assert "conversions" not in found.summary

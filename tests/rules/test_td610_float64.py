@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Layers, Modules
@@ -109,3 +109,16 @@ def test_a_buffer_of_float64_widens_a_part_of_the_model(wide_ms: float, found: b
     if isinstance(result, Finding):
         assert result.location is not None and result.location.line == 24
         assert result.at_best_ns == pytest.approx(65 / 2 * (1 - 1 / 3.9) * MS, rel=0.01)
+
+
+def test_a_device_is_as_much_faster_as_its_data_sheet_says() -> None:
+    """67 TFLOP/s of float64 and 495 of float32 on an H100; without a sheet at most 64 times."""
+    on_device = fires().add(budget(device=True, compute=74), device_time(74))
+    assert finding(on_device).at_best_ns == pytest.approx(74 * MS * (1 - 1 / 64))
+    roof = Roof(
+        flops_per_s={"float32": 496e12, "float64": 62e12}, bytes_per_s=((1 << 62, 3e12),),
+        source="data sheet",
+    )  # fmt: skip
+    found = finding(on_device.add(roof))
+    assert found.at_best_ns == pytest.approx(74 * MS * (1 - 1 / 8))
+    assert "8 times as fast, by the data sheet" in found.why_gain

@@ -268,3 +268,15 @@ def test_small_calls_that_a_step_repeats_are_named_where_they_come_from(
     assert (found.location and found.location.line) == line
     assert (f"run {times} times a step" in found.summary) is bool(times)
     assert ("vmap" in found.fix.text) is bool(times)
+
+
+def test_what_the_line_does_with_each_result_is_done_once_too() -> None:
+    """``action = policy.act(state).item()``: drawing and reading take more than the policy."""
+    evidence = rule.fires().add(budget(prepare=12, forward=8, loss=1, backward=9, optimizer=1))
+    plain = run_rule(find("TD712"), evidence)
+    frames = [("collect", 41, -1, 0.7), ("act", 24, 0, 0.3), ("act", 25, 0, 0.4)]
+    with_line = run_rule(find("TD712"), evidence.add(tree(*frames)))
+    assert isinstance(plain, Finding) and isinstance(with_line, Finding)
+    assert with_line.location is not None and with_line.location.line == 41
+    assert plain.at_best_ns < with_line.at_best_ns == pytest.approx(31 * MS * 0.7 * 119 / 120)
+    assert "prepare" in with_line.components and "prepare" not in plain.components
