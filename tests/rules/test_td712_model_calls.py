@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tdiag.diagnose.costs import weigh
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import CallFrame, CallTrees
@@ -17,7 +18,17 @@ from tdiag.model.diagnosis import Finding
 from tdiag.rules import td712_model_called_in_a_loop as rule
 from tdiag.rules.base import Found
 from tdiag.rules.catalogue import all_rules, find
-from tdiag.rules.examples import MS, at, budget, device_time, module, op_line, ops, phases
+from tdiag.rules.examples import (
+    MS,
+    at,
+    budget,
+    device_time,
+    environment,
+    module,
+    op_line,
+    ops,
+    phases,
+)
 from tdiag.units import faster
 
 PRICE = Dispatch(op_ns=1500, grad_op_ns=7000)
@@ -280,3 +291,15 @@ def test_what_the_line_does_with_each_result_is_done_once_too() -> None:
     assert with_line.location is not None and with_line.location.line == 41
     assert plain.at_best_ns < with_line.at_best_ns == pytest.approx(31 * MS * 0.7 * 119 / 120)
     assert "prepare" in with_line.components and "prepare" not in plain.components
+
+
+@pytest.mark.parametrize(("share", "left"), [(0.8, 4), (0.1, 22)])
+def test_calls_of_a_model_before_the_step_are_no_preprocessing(share: float, left: float) -> None:
+    """Acting comes before the step's own forward, where a batch would be made by hand."""
+    parts = {"prepare": 22, "forward": 3, "loss": 1, "backward": 4, "optimizer": 1}
+    clean = replace(phases(**parts), cpu_ns={"prepare": 22 * MS})
+    frames = [("collect", 41, -1, share), ("act", 24, 0, share / 2)]
+    step = budget(**parts)
+    evidence = rule.fires().add(step, clean, tree(*frames), environment(device="cpu"))
+    findings, _ = run_rules(evidence, [find("TD712")])
+    assert weigh(evidence, step, findings).by_class["cpu"] == pytest.approx(left * MS, abs=0.1 * MS)
