@@ -1,4 +1,4 @@
-"""Where in a series the step time changed lastingly: change points, by ruptures."""
+"""Where in a series the step time changed lastingly: change points."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FEWEST = 10  # checks: fewer cannot distinguish a change from noise at the penalty below
 # Checks on either side: a single outlier is no change, however large, because a stretch's cost is
@@ -46,16 +50,39 @@ def shifts(steps_ns: Sequence[float]) -> list[Shift]:
     if len(steps_ns) < FEWEST:
         return []
     import numpy as np
-    import ruptures
 
     signal = np.log(np.array(steps_ns, float))
     noise = max(float(np.median(np.abs(np.diff(signal)))) / DEVIATION, LEAST_NOISE)
-    search = ruptures.Pelt(model="l1", min_size=STRETCH, jump=1).fit(signal)
-    ends = search.predict(pen=PENALTY * noise * math.log(len(signal)))
-    bounds = [0, *map(int, ends)]
+    bounds = _bounds(signal, PENALTY * noise * math.log(len(signal)))
     levels = [statistics.median(steps_ns[start:end]) for start, end in pairwise(bounds)]
     # The last bound is the end of the series, where nothing changes.
     return [
         Shift(index, *heights)
         for index, heights in zip(bounds[1:-1], pairwise(levels), strict=True)
     ]
+
+
+def _bounds(signal: np.ndarray, penalty: float) -> list[int]:
+    """Where the stretches of the best partition begin, and where the last one ends.
+
+    PELT: the best partition of each beginning of the series is its last stretch after the best
+    partition of what is before; a start that costs more than ``penalty`` above the best now never
+    becomes the best.
+    """
+    import numpy as np
+
+    best, before, starts = {0: -penalty}, {}, [0]
+    for end in range(STRETCH, len(signal) + 1):
+        costs = {}
+        for start in starts:
+            stretch = signal[start:end]
+            costs[start] = best[start] + float(np.abs(stretch - np.median(stretch)).sum())
+        before[end] = min(costs, key=lambda start: costs[start])
+        best[end] = costs[before[end]] + penalty
+        starts = [start for start in starts if costs[start] <= best[end]]
+        if end + 1 - STRETCH in best:
+            starts.append(end + 1 - STRETCH)
+    bounds = [len(signal)]
+    while bounds[-1]:
+        bounds.append(before[bounds[-1]])
+    return bounds[::-1]
