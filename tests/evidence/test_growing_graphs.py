@@ -43,3 +43,14 @@ def test_a_node_for_each_step_is_the_least(nodes: int, grown: int, tmp_path: Pat
 
 def test_a_longer_sequence_is_no_graph_that_grows(tmp_path: Path) -> None:
     assert graphs(tmp_path, 120, 360, between=100, calls=30) == 0
+
+
+def test_a_pass_that_ended_within_its_first_step_is_no_pass(tmp_path: Path) -> None:
+    """The program ended in it; earlier versions recorded it with no step."""
+    run = Run(tmp_path).steps(30, plain)
+    for number, steps in enumerate((1, 0), 1):
+        line = {"at": AT, "calls": 10, "grad_calls": 10}
+        run.add("ops", steps=steps, lines=[line], step=20, graphs=[[AT, 9]], **{"pass": number})
+    run.add("inspection", window="ops", step=20, kept_of=1, kept_since=20)
+    growth = load_run(run.write()).get(MemoryGrowth)
+    assert growth is not None and growth.graphs == ()

@@ -297,3 +297,18 @@ done = 0""",
     assert [r["source"] for r in run.of("boundary")] == ["backward"]
     assert len(run.steps()) == 59
     assert len(run.of("dispatch")) >= 1
+
+
+@pytest.mark.parametrize("window", ["ops", "calls"])
+def test_a_program_that_ends_in_the_first_counted_step_leaves_no_counts(
+    window: str, tmp_path: Path
+) -> None:
+    begun = f'"name":"{window}","state":"begin"'
+    code = LOOP.replace(
+        "optimizer.zero_grad()",
+        f"import glob\n        if {begun!r} in open(glob.glob('run/events/*')[0]).read():"
+        " sys.exit()\n        optimizer.zero_grad()",
+    )
+    run = watch_code(tmp_path, code, "0", "100000", windows=["baseline", window])
+    assert run.returncode == 0 and run.of("failure") == []
+    assert run.windows() == ["baseline1", f"{window}1"] and run.of(window) == []

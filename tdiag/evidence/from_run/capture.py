@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -113,7 +114,8 @@ def _reasons(evidence: Evidence) -> Iterator[tuple[type[Kind], str]]:
     for kind, window in ((kind, window) for window, kinds in _KINDS_OF.items() for kind in kinds):
         state = evidence.capture[window]
         if state.state in ("captured", "partial"):  # its window ran, without this part
-            yield kind, f"the probe recorded no {kind.__name__.lower()}"
+            words = re.sub("(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
+            yield kind, f"the probe recorded no {words}"
         elif state.why and state.why == evidence.missing.get(Steps):
             yield kind, state.why
         else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tdiag.evidence.device import SyncLine, SyncLines
 from tdiag.evidence.from_run.counted_records import CallsRecord, OpsLine, OpsRecord
 from tdiag.evidence.from_run.event_files import Process
-from tdiag.evidence.from_run.model import longest
+from tdiag.evidence.from_run.model import longest, whole
 from tdiag.evidence.from_run.records import (
     NOWHERE,
     DispatchRecord,
@@ -48,7 +48,7 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
         apart = "prepare" in wall or "unattributed" not in wall
         beside = "prepare" if apart else "unattributed"
         acts = phases is not None and phases.acts
-        kinds.append(_ops(ops, lead.all(OpsRecord), beside, acts))
+        kinds.append(_ops(ops, whole(lead.all(OpsRecord)), beside, acts))
         if ops.syncs is not None or ops.synchronized:
             kinds.append(_sync_lines(ops))
     if calls := longest(lead.all(CallsRecord)):

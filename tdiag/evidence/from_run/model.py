@@ -42,10 +42,14 @@ _PADDED = ("sequences", "positions", "longest", "tokens")
 W = TypeVar("W", OpsRecord, CallsRecord)
 
 
+def whole(records: list[W]) -> list[W]:
+    """Without passes that the end of the run cut off within their first step."""
+    return [r for r in records if r.steps > 0]
+
+
 def longest(records: list[W]) -> W | None:
     """The pass that covers more steps; the later one if both cover as many."""
-    whole = [r for r in records if r.steps > 0]
-    return max(whole, key=lambda r: (r.steps, r.number), default=None)
+    return max(whole(records), key=lambda r: (r.steps, r.number), default=None)
 
 
 def make_model(lead: Process) -> list[Kind]:
@@ -55,8 +59,8 @@ def make_model(lead: Process) -> list[Kind]:
     if ops is not None:
         kinds += [_clips(ops, calls), _recomputations(ops, calls), _tables(ops)]
     if ops is not None and ops.frozen is not None:
-        kinds.append(_frozen(ops, lead.all(OpsRecord)))
-    if (padding := _padding(lead.all(OpsRecord))) is not None:
+        kinds.append(_frozen(ops, whole(lead.all(OpsRecord))))
+    if (padding := _padding(whole(lead.all(OpsRecord)))) is not None:
         kinds.append(padding)
     looks = lead.all(InspectionRecord)
     if ddp := lead.last(DdpRecord):
@@ -199,7 +203,7 @@ def _growth(look: InspectionRecord, lead: Process) -> MemoryGrowth:
         kept=kept,
         bytes_per_step=sum(line.bytes for line in kept),
         since_steps=look.kept_since,
-        graphs=_growing(lead.all(OpsRecord)),
+        graphs=_growing(whole(lead.all(OpsRecord))),
         device_bytes_per_step=_allocated(lead.all(WindowRecord)),
     )
 

@@ -226,8 +226,9 @@ def make_optim(lead: Process) -> list[Kind]:
                     clipped=None if ops is None else bool(ops.clips),
                 )
             )
-    if backwards := lead.last(BackwardsRecord):
-        kinds.append(DroppedGradients(lines=tuple(_dropped(backwards))))
+    backwards = lead.last(BackwardsRecord)
+    if backwards or len(described) < 2:  # one optimizer drops no gradient of another
+        kinds.append(DroppedGradients(lines=tuple(_dropped(backwards)) if backwards else ()))
     return kinds
 
 

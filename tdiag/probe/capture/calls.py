@@ -43,6 +43,8 @@ class CallsCapture(Capture):
             self.skipped(self.lost)
             return
         self.profile.disable()
+        if not steps:
+            return  # the program ended within the first one
         rows: list[list[Any]] = []
         for entry in self.profile.getstats():
             code = entry.code

@@ -111,6 +111,8 @@ class OpsCapture(Capture):
         self.library.end()
         self.thrown_away.settle()
         self.never_used.settle()
+        if not steps:
+            return  # the program ended within the first one
         self.probe.recorder.write(
             "ops",
             steps=steps,
