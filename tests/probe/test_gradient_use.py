@@ -68,6 +68,26 @@ for parameter in model.parameters():
 for step in range(1200):
     model(torch.randn(16, 4)).square().mean().backward()
 """
+# One line calls backward for both, in turn and each for its own optimizer.
+SHARED = (
+    MODELS
+    + """
+def descend(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+def rest():
+    return torch.randn(16, 4)
+for step in range(1200):
+    TURNS
+"""
+)
+IN_TURN = """for optimizer, loss in ((of_critic, critic(torch.randn(16, 8)).mean()),
+                            (of_generator, generator(rest()).mean()),
+                            (of_generator, generator(rest()).square().mean())):
+        descend(optimizer, loss)"""
+APART = """descend(of_critic, critic(generator(rest())).mean())
+    descend(of_generator, generator(rest()).mean())"""
 
 
 def dropped(tmp_path: Path, code: str) -> dict[int, tuple[str, int, int, bool]]:
@@ -97,6 +117,16 @@ def test_fakes_that_are(tmp_path: Path) -> None:
     assert list(dropped(tmp_path, code)) == lines(code, ".backward()")[1:]
 
 
-@pytest.mark.parametrize("code", [USED, IN_HOOKS], ids=["later", "within backward"])
+@pytest.mark.parametrize(
+    "code",
+    [USED, IN_HOOKS, SHARED.replace("TURNS", IN_TURN)],
+    ids=["later", "within backward", "by a helper"],
+)
 def test_gradients_that_are_used(tmp_path: Path, code: str) -> None:
     assert dropped(tmp_path, code) == {}
+
+
+def test_a_helper_is_told_from_who_calls_it(tmp_path: Path) -> None:
+    code = SHARED.replace("TURNS", APART)
+    [line] = lines(code, "descend(of_critic")
+    assert dropped(tmp_path, code) == {line: ("Generator", 40, 9, True)}

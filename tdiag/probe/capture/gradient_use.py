@@ -59,8 +59,10 @@ class GradientUse:
             name = type(module).__name__
             self.modules.update(dict.fromkeys(map(id, module.parameters()), name))
         self.hook: Any = None
+        # By the user's line and the line that called it, for several losses may share a helper.
         self.lines: dict[Any, dict[int, Written]] = {}
         self.now: dict[int, Written] = {}  # the line whose call runs
+        self.before: dict[int, Any] = {}  # by optimizer: the gradients before that call
         self.stepped: set[int] = set()  # optimizers that stepped since it began, in a hook perhaps
         self.waiting: dict[int, list[Written]] = {}  # by optimizer, since it last stepped
 
@@ -98,10 +100,15 @@ class GradientUse:
         self.probe.recorder.write(
             "backwards",
             lines=[
-                [list(place) or None, [self._row(owner, w) for owner, w in line.items()]]
+                [self._place(place), [self._row(owner, w) for owner, w in line.items()]]
                 for place, line in self.lines.items()
             ],
         )
+
+    def _place(self, chain: tuple[Any, ...]) -> Any:
+        """The line that calls backward; where that is a helper of several losses, its caller."""
+        alike = [other for other in self.lines if other[:1] == chain[:1]]
+        return list(chain[-1 if len(alike) > 1 else 0]) if chain else None
 
     def _row(self, optimizer: int, w: Written) -> list[Any]:
         _, made_at = self.boundary.known.get(optimizer, (0, None))
@@ -112,16 +119,20 @@ class GradientUse:
             if all(map(_is_gone, written[0].read)):
                 for each in self.waiting.pop(owner):
                     each.gone += 1
-        place = tuple(places.caller() or ())
+        place = tuple(tuple(places.place_of(frame)) for frame in places.user_frames()[:2])
         if place not in self.lines and len(self.lines) < MOST_LINES and not kwargs.get("inputs"):
             self.lines[place] = self._reached(loss.grad_fn)
         self.now = self.lines.get(place, {})
+        self.before = {owner: _gradients(written) for owner, written in self.now.items()}
         self.stepped.clear()
 
     def _ended(self) -> None:
         for owner, written in self.now.items():
-            written.calls += 1
-            if owner not in self.stepped:
+            # The same line may call backward of another loss.
+            if owner in self.stepped:
+                written.calls += 1
+            elif _gradients(written) != self.before[owner]:
+                written.calls += 1
                 self.waiting.setdefault(owner, []).append(written)
 
     def _steps(self, optimizer: Any) -> None:
@@ -154,6 +165,13 @@ class GradientUse:
             found[owner].values = sum(map(torch.Tensor.numel, mine))
             found[owner].read = [weakref.ref(leaf) for leaf in mine[:READ]]
         return found
+
+
+def _gradients(written: Written) -> list[Any]:
+    """What changes when backward writes them."""
+    parameters = [reference() for reference in written.read]
+    gradients = [None if parameter is None else parameter.grad for parameter in parameters]
+    return [None if x is None else (id(x), x._version) for x in gradients]
 
 
 def _is_gone(reference: Any) -> bool:
