@@ -302,12 +302,6 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
     stream = isinstance(dataset, torch.utils.data.IterableDataset)
     read = None if stream else getattr(type(dataset), "__getitem__", None)
     read = read or getattr(type(dataset), "__iter__", None)
-    context = loader.multiprocessing_context
-    method = context.get_start_method() if context is not None else None
-    if method is None and loader.num_workers:
-        import multiprocessing
-
-        method = multiprocessing.get_start_method()
     collate = _users_collate(loader.collate_fn)
     return {
         "at": at,
@@ -318,7 +312,7 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         "persistent_workers": bool(loader.persistent_workers),
         "drop_last": bool(loader.drop_last),
         "in_order": getattr(loader, "in_order", None),
-        "start_method": method,
+        "start_method": _start_method(loader),
         "dataset_class": _class_name(dataset),
         "dataset_at": places.definition(read),
         "dataset_len": length(dataset),
@@ -329,6 +323,16 @@ def describe_loader(loader: Any, at: Any) -> dict[str, Any]:
         "collate_name": _function_name(collate),
         "collate_at": places.definition(collate),
     }
+
+
+def _start_method(loader: Any) -> str:
+    """How its workers start, or would. Asking for the default's name would settle it, and a later
+    ``set_start_method`` would fail; the first of all methods is the default."""
+    import multiprocessing
+
+    context = loader.multiprocessing_context or multiprocessing
+    name = context.get_start_method(allow_none=True)
+    return name or multiprocessing.get_all_start_methods()[0]
 
 
 def _users_collate(collate: Any) -> Any:

@@ -244,6 +244,16 @@ def share_of_stream(loader: Loader) -> str:
     )
 
 
+def main_guard(loader: Loader) -> str:
+    """What a script needs before it starts its first workers, where they are not forked."""
+    if loader.num_workers or loader.start_method in (None, "fork"):
+        return ""
+    return (
+        f" Put the script's top level under `if __name__ == '__main__':`: here workers start by"
+        f" {loader.start_method} and import the script."
+    )
+
+
 def left_by_others(system: System) -> float:
     """Share of a core that other programs left to the training thread, 0..1.
 

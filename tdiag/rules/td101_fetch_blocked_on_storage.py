@@ -39,7 +39,14 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, frac, where
 from tdiag.rules.evaluation import clean_span
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
-from tdiag.rules.feed import RAM_FOR_DATA_FRAC, Feed, feed_of, share_of_rank, share_of_stream
+from tdiag.rules.feed import (
+    RAM_FOR_DATA_FRAC,
+    Feed,
+    feed_of,
+    main_guard,
+    share_of_rank,
+    share_of_stream,
+)
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.snippets import files_in_memory
 from tdiag.units import duration, percent, plural, size
@@ -172,7 +179,8 @@ def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) 
     if workers > fed.loader.num_workers:
         ways[f"Raise num_workers to {workers}"] = (
             f"overlap the waits with DataLoader(..., num_workers={workers})"
-            f"{where(fed.loader.created_at)}{share_of_stream(fed.loader).rstrip('.')}"
+            f"{where(fed.loader.created_at)}"
+            + f"{share_of_stream(fed.loader)}{main_guard(fed.loader)}".rstrip(".")
         )
     if _reads(fed.loader) or fed.loader.read_bytes is None:
         ways["Move the data to a faster disk"] = (

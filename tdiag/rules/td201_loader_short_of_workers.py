@@ -35,7 +35,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, Found, Gain, count, where
 from tdiag.rules.examples import budget, loaders, phases, system
-from tdiag.rules.feed import Feed, feed_of, free_cores, share_of_rank, share_of_stream
+from tdiag.rules.feed import Feed, feed_of, free_cores, main_guard, share_of_rank, share_of_stream
 from tdiag.units import duration, percent, plural
 
 CODE = "TD201"
@@ -121,10 +121,7 @@ def _advice(fed: Feed, workers: int, system: System) -> str:
     )
     if not loader.persistent_workers:
         text += " Add persistent_workers=True to keep the workers between epochs."
-    text += share_of_stream(loader)
-    if loader.start_method in ("spawn", "forkserver"):
-        text += " Put the script's top level under `if __name__ == '__main__':`."
-    return text
+    return text + share_of_stream(loader) + main_guard(loader)
 
 
 def fires() -> Evidence:

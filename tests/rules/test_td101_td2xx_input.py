@@ -315,3 +315,19 @@ def test_a_collate_function_of_ones_own_is_not_torchs() -> None:
     mine = {"collate_at": at(30, "pad")}
     assert "TD213" not in from_memory(ONE_CORE, **mine)
     assert "TD202" in from_memory(ONE_CORE, **mine)
+
+
+@pytest.mark.parametrize(
+    ("workers", "method", "needed"),
+    [(0, "fork", False), (0, "forkserver", True), (0, "spawn", True), (2, "forkserver", False)],
+)
+def test_first_workers_that_are_not_forked_need_a_guarded_script(
+    workers: int, method: str, needed: bool
+) -> None:
+    """A script that has such workers already is guarded."""
+    step = budget(data_wait_cpu=60, forward=8, backward=10, optimizer=2)
+    known = loaders(num_workers=workers, start_method=method)
+    evidence = Evidence().add(step, known, system(), phases(data_wait=60, forward=8))
+    found = run_rule(find("TD201"), evidence)
+    assert isinstance(found, Finding)
+    assert ("if __name__ == '__main__'" in found.fix.text) == needed
