@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.model.place import Place
@@ -18,18 +18,22 @@ def lines_below(
     frames = trees.training if trees else ()
     return {
         (frame.file, frame.line)
-        for frame, (_, above) in zip(frames, _within(frames, spots), strict=True)
+        for frame, (_, above) in zip(frames, _within(frames, _at(spots)), strict=True)
         if above and frame.user
     }
 
 
+def _at(spots: Collection[tuple[str, int]]) -> Callable[[CallFrame], bool]:
+    return lambda frame: (frame.file, frame.line) in spots
+
+
 def _within(
-    frames: Sequence[CallFrame], spots: Collection[tuple[str, int]]
+    frames: Sequence[CallFrame], chosen: Callable[[CallFrame], bool]
 ) -> Iterator[tuple[bool, bool]]:
-    """For each frame, whether it is one of these lines, and whether it is below one."""
+    """For each frame, whether it is a chosen one, and whether it is below one."""
     inside: list[bool] = []  # a frame's caller comes before it
     for frame in frames:
-        here, above = (frame.file, frame.line) in spots, frame.parent >= 0 and inside[frame.parent]
+        here, above = chosen(frame), frame.parent >= 0 and inside[frame.parent]
         inside.append(above or here)
         yield here, above
 
@@ -88,7 +92,15 @@ def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -
 
 def inclusive(at: Place | None, trees: CallTrees | None) -> float:
     """Share of the training thread's samples in this line and what it calls; 0 if unknown."""
-    frames = trees.training if at and trees else ()
-    spots = {at.spot} if at else set()
-    within = zip(frames, _within(frames, spots), strict=True)
+    return _frac_of(trees, _at({at.spot})) if at else 0.0
+
+
+def inclusive_of(functions: Collection[tuple[str, str]], trees: CallTrees | None) -> float:
+    """The same for these functions, each its file and its name without its class."""
+    return _frac_of(trees, lambda x: (x.file, x.name.rpartition(".")[2]) in functions)
+
+
+def _frac_of(trees: CallTrees | None, chosen: Callable[[CallFrame], bool]) -> float:
+    frames = trees.training if trees else ()
+    within = zip(frames, _within(frames, chosen), strict=True)
     return sum(frame.frac for frame, (here, above) in within if here and not above)

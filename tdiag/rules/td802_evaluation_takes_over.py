@@ -44,7 +44,7 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
-from tdiag.rules.callers import inclusive
+from tdiag.rules.callers import inclusive, inclusive_of
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
     SEEN_ONCE,
@@ -57,7 +57,7 @@ from tdiag.rules.evaluation import (
     seen_once,
 )
 from tdiag.rules.examples import at, budget, loaders, phases
-from tdiag.rules.loop_lines import chain, function_key, trains_at
+from tdiag.rules.loop_lines import FunctionKey, chain, function_key, trains_at
 from tdiag.rules.thresholds import (
     LOW_END_FRAC,
     MIN_SAMPLES,
@@ -121,9 +121,11 @@ def check(
         cheaper += " Or run the model on it once, keep the outputs, and compute all from them."
         least = evaluating * (1 - 1 / times) * LOW_END_FRAC
         how = "half of what further passes over the same data take"
-    beside = _beside_the_model(stacks, ops, trees, modules)
+    evaluates = _evaluating(ops, modules)
+    beside = _beside_the_model(stacks, trees, evaluates)
     # Samples may have seen more or fewer evaluations than the clean steps.
     seen = sum(line.evaluating for line in stacks.training) if stacks else 0.0
+    seen = max(seen, inclusive_of(evaluates, trees))
     beside_frac = min(1.0, sum(line.self_frac for line in beside) / (seen or share))
     if beside_frac > MAJORITY_FRAC:
         at = beside[0].at
@@ -177,22 +179,25 @@ def _larger_batches(loaders: Loaders | None) -> str:
     return f" Or in batches of {size} instead of {worst.batch_size}{where(worst.created_at)}."
 
 
-def _beside_the_model(
-    stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None, modules: Modules | None
-) -> list[StackLine]:
-    """The lines of an evaluation that do not call the model, most samples first: metrics, decoding,
-    plots. An evaluation is what a framework runs as one, or a function of the user's that calls the
-    model in evaluation and does not train."""
-    if stacks is None or stacks.samples < MIN_SAMPLES:
-        return []
-    frames = trees.training if trees else ()
+def _evaluating(ops: Ops | None, modules: Modules | None) -> set[FunctionKey]:
+    """The user's functions that call the model in evaluation and do not train."""
     training = {
         function_key(x.at.file, x.at.function)
         for x in (ops.lines if ops else ())
         if x.phase in ("forward", "loss", "backward", "optimizer")
     }
     called = (module.evaluated_at for module in (modules.modules if modules else ()))
-    evaluating = {function_key(x.file, x.function) for x in called if x} - training
+    return {function_key(x.file, x.function) for x in called if x} - training
+
+
+def _beside_the_model(
+    stacks: Stacks | None, trees: CallTrees | None, evaluating: set[FunctionKey]
+) -> list[StackLine]:
+    """The lines of an evaluation that do not call the model, most samples first: metrics, decoding,
+    plots. An evaluation is what a framework runs as one, or one of these functions."""
+    if stacks is None or stacks.samples < MIN_SAMPLES:
+        return []
+    frames = trees.training if trees else ()
     return [
         line
         for line in stacks.training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.from_run.loader_fetches import _in_a_row
@@ -13,7 +14,7 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.evaluation import caller_of, line_in_framework
-from tdiag.rules.examples import at, loaders, module, op_line, ops
+from tdiag.rules.examples import at, loaders, module, op_line, ops, stack, stacks
 
 FILE = at(1).file
 LOOP = "/opt/lib/site-packages/lightning/pytorch/loops/evaluation_loop.py"
@@ -114,3 +115,21 @@ def test_passes_between_two_steps() -> None:
     made = [IteratorRecord(t=t, loader=1) for t in (10, 20, 30, 40, 150, 160, 170, 210, 400, 401)]
     assert _in_a_row(made, ends) == 3  # not the four before training, nor those after it
     assert _in_a_row([], ends) == _in_a_row(made, ends[:0]) == 1
+
+
+def test_samples_that_saw_less_of_the_evaluation_than_the_clean_steps() -> None:
+    """Its share in the samples is that of its function, not that of the clean steps."""
+    trees = frames(
+        ("", "main", 99, -1, 1.0),
+        ("", "Ranking.__call__", 47, 0, 0.01),
+        ("", "Ranking.__call__", 50, 0, 0.2),
+        ("", "Ranking.other_answers", 39, 2, 0.195),
+    )
+    evidence = find("TD802").fires().add(  # an evaluation takes half of the clean steps
+        trees, Modules(modules=(module("Net", evaluated_at=at(47, "__call__")),)),
+        stacks((replace(stack(39, 0.195), at=at(39, "Ranking.other_answers")),)),
+    )  # fmt: skip
+    found = run_rule(find("TD802"), evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 39
+    assert "93% of it is not the model" in found.summary
