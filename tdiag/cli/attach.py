@@ -24,6 +24,9 @@ def attach(
     time_budget: Annotated[
         float, typer.Option(min=8, metavar="SECONDS", help="How long to watch.")
     ] = 20.0,
+    outside: Annotated[
+        bool, typer.Option("--outside", help="Load nothing into the process and ask no probe.")
+    ] = False,
     out: Annotated[
         str | None,
         typer.Option(
@@ -45,16 +48,17 @@ def attach(
 ) -> None:
     """Diagnose a training that already runs, without restarting it.
 
-    A training that `tdiag run` started is measured by the probe that is in it: one more pass of
-    windows, with steps, findings and predicted gains. Any other is watched from outside: stacks by
-    py-spy, threads, disk reads, GPUs. Then steps are not seen, and no gains are predicted.
+    tdiag's probe measures one pass of windows and leaves: steps, findings, predicted gains. It is
+    in the process if `tdiag run` started it, and is loaded into Python 3.14 and newer. Any other
+    training is watched from outside: stacks by py-spy, threads, disk reads, GPUs. Then no steps are
+    seen and no gains are predicted.
 
     tdiag attach 4711
 
     tdiag attach --torchrun 4700
 
-    Loads nothing into the process. Needs permission to trace it: the same user, or root. Ctrl-C
-    ends the watching and reports what was measured so far.
+    Needs permission to trace the process: the same user, or root. Ctrl-C ends the watching and
+    reports what was measured so far.
     """
     from tdiag.cli.conclude import conclude, documented, open_output, shown
     from tdiag.cli.html_page import write_page
@@ -69,7 +73,12 @@ def attach(
     folder = Path(out) if out else None
     with open_output(output) as written:
         run_dir = watch(
-            pid, time_budget_s=time_budget, all_ranks=torchrun, out=folder, quiet=quiet or json
+            pid,
+            time_budget_s=time_budget,
+            all_ranks=torchrun,
+            outside=outside,
+            out=folder,
+            quiet=quiet or json,
         )
         evidence = load_run(run_dir)
         diagnosis = conclude(run_dir, evidence)

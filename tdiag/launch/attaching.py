@@ -1,8 +1,9 @@
-"""Watches a process that already runs: nothing is loaded into it, nothing is restarted.
+"""Watches a process that already runs; nothing is restarted.
 
-If `tdiag run` started it, its probe measures one more pass of windows (visiting.py). Otherwise it
-is watched from outside: first only the kernel's counters are read (threads, disk reads, GPUs), then
-py-spy samples the stacks. Everything is written into a run directory.
+A probe in it measures one pass of windows (visiting.py): the one with which `tdiag run` started it,
+or one that is loaded now (loading.py). Where neither is possible, it is watched from outside: first
+only the kernel's counters are read (threads, disk reads, GPUs), then py-spy samples the stacks.
+Everything is written into a run directory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tdiag
 from tdiag.errors import RunError, TdiagError, UsageError
 from tdiag.launch import rundir
 from tdiag.launch.display import Display
+from tdiag.launch.loading import Loading
 from tdiag.launch.visiting import Visit, begin, probed_run, unready
 from tdiag.model.threshold import Threshold
 from tdiag.probe import wire
@@ -43,16 +45,17 @@ LOOK_SHARE = 0.01  # the same as for finding the processes (sample/system.py)
 
 
 def attach(
-    pid: int, *, time_budget_s: float, all_ranks: bool = False, out: Path | None = None,
-    quiet: bool = False,
+    pid: int, *, time_budget_s: float, all_ranks: bool = False, outside: bool = False,
+    out: Path | None = None, quiet: bool = False,
 ) -> Path:  # fmt: skip
     """Watch the training process ``pid``, or the one below it, and return the run directory.
 
-    ``all_ranks``: watch all ranks of the job on this machine, not only the lowest. Ctrl-C ends
-    the watching. Raises UsageError if there is no process to watch, RunError if tdiag may not.
+    ``all_ranks``: watch all ranks of the job on this machine, not only the lowest; a probe always
+    does. ``outside``: load nothing and ask no probe. Ctrl-C ends the watching. Raises UsageError if
+    there is no process to watch, RunError if tdiag may not.
     """
     found = find(pid)
-    lead, own = found[0], probed_run(found[0])
+    lead, own = found[0], None if outside else probed_run(found[0])
     watched = found if all_ranks else found[:1]
     refused = _unsampled(watched)
     if refused and (own is None or unready(own, lead.pid)):
@@ -60,26 +63,31 @@ def attach(
     run_dir = rundir.create(Path(lead.script).stem or f"process-{lead.pid}", out)
     display = Display(quiet=quiet, profiling=False, budget_s=time_budget_s)
     notes = []
-    if own is not None:
+    if not outside:
         why = _visited(found, own, pid, run_dir, time_budget_s, refused, display)
         if not why:
             return run_dir
         notes.append(
             f"`tdiag run` started this process, but its probe did not measure it again: {why};"
             f" it was watched from outside. What the probe measured before: tdiag report {own}"
+            if own
+            else f"it was watched from outside: tdiag's probe was not loaded into it: {why}"
         )
         if refused:
             raise refused
+        if not psutil.pid_exists(lead.pid):
+            raise UsageError(f"process {lead.pid} has just ended")
     notes += _notes(pid, found, watched)
     root = pid if len(watched) > 1 else lead.pid
     return _Watch(run_dir, root, watched, time_budget_s, display, notes).run()
 
 
 def _visited(
-    found: list[Running], own: Path, pid: int, run_dir: Path, budget_s: float,
+    found: list[Running], own: Path | None, pid: int, run_dir: Path, budget_s: float,
     refused: TdiagError | None, display: Display,
 ) -> str:  # fmt: skip
-    """Let the probe measure all ranks of the job. Returns why it does not, empty if it did."""
+    """Let the probe measure all ranks of the job: that of the run ``own``, or one loaded now.
+    Returns why it does not, empty if it did."""
     lead = found[0]
     processes = [psutil.Process(process.pid) for process in found]
 
@@ -89,13 +97,27 @@ def _visited(
     note = (
         "`tdiag run` started this process, and its probe measured it while it ran on; the run"
         f" itself: tdiag report {own}"
+        if own
+        else "this process ran without tdiag: the probe was loaded into it (sys.remote_exec),"
+        " measured it while it ran on, and left"
     )
     record = _record(lead, budget_s, [note])
     visit = Visit(run_dir, record, budget_s, refused.message if refused else "", display, alive)
-    why = begin(own, run_dir, lead.pid, alive)
+    root = pid if len(found) > 1 else lead.pid
+    if own is not None:
+        why = begin(own, run_dir, lead.pid, alive)
+        if not why:
+            display.say(f"process {lead.pid} runs under `tdiag run`: its probe measures it again")
+            visit.run(own, root, lead.environment)
+        return why
+    loading = Loading(found, run_dir)
+    why = loading.begin(alive)
     if not why:
-        display.say(f"process {lead.pid} runs under `tdiag run`: its probe measures it again")
-        visit.run(own, pid if len(found) > 1 else lead.pid, lead.environment)
+        display.say(f"the probe was loaded into process {lead.pid}: it measures and leaves")
+        try:
+            visit.run(run_dir, root, lead.environment, loading.look)
+        finally:
+            loading.leave()
     return why
 
 

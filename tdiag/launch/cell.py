@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +19,12 @@ import tdiag
 from tdiag.children import program
 from tdiag.errors import UsageError
 from tdiag.launch import rundir
+from tdiag.launch.loading import PROBE, PROBE_FOLDER, load_probe
 from tdiag.launch.process import Ended
 from tdiag.launch.progress import Progress
 from tdiag.launch.session import RunOptions, closing_notes, not_watched
 from tdiag.probe import wire
 from tdiag.sample.pyspy import allow_hint, find_program
-
-PROBE = "tdiag_probe"
 
 
 class CellSource(NamedTuple):
@@ -84,21 +82,14 @@ class WatchedCell:
             [*program("tdiag.launch.beside"), str(self.run_dir), str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        folder = Path(tdiag.__file__).parent / "probe"
-        spec = spec_from_file_location(
-            PROBE, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None and spec.loader is not None
-        sys.modules[PROBE] = module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.start(str(self.run_dir))
+        load_probe(PROBE_FOLDER).start(str(self.run_dir))
 
     def end(self, error: BaseException | None, sources: Iterable[CellSource]) -> bool:
         """Remove everything of tdiag from the kernel. ``error``: the exception that ended the cell.
         Returns whether tdiag itself ended the cell because the evidence was complete."""
-        sys.modules[PROBE].stop(error)
-        for name in [name for name in sys.modules if name.partition(".")[0] == PROBE]:
-            del sys.modules[name]
+        probe = sys.modules[PROBE]
+        probe.stop(error)
+        probe.forget()
         assert self.beside.stdin is not None and self.beside.stdout is not None
         with self.beside.stdout as over, contextlib.suppress(OSError):  # it may have failed
             self.beside.stdin.write(

@@ -1,7 +1,8 @@
-"""One pass of windows in a training that `tdiag run` started and whose own windows are over.
+"""One pass of windows in a training that runs already.
 
-The probe is in the process already. It writes to a run directory of its own, for which this
-process does what `tdiag run` does: it samples the stacks with py-spy and watches the machine.
+The probe is in the process because `tdiag run` started it, or is loaded into it (loading.py). It
+writes to a run directory of its own, for which this process does what `tdiag run` does: it samples
+the stacks with py-spy and watches the machine.
 """
 
 from __future__ import annotations
@@ -40,28 +41,48 @@ def begin(own: Path, run_dir: Path, pid: int, alive: Callable[[], bool]) -> str:
     ``run_dir``. Returns why it does not, empty if it does."""
     if why := unready(own, pid):
         return why
-    request, answer = own / wire.CONTROL / wire.VISIT_ASKED, own / wire.CONTROL
-    answer /= wire.visit_answer(pid)
+    control = own / wire.CONTROL
     with suppress(OSError):
-        answer.unlink()
-    part = request.with_suffix(".part")
+        (control / wire.visit_answer(pid)).unlink()
     try:
-        part.write_text(json.dumps({"run_dir": str(run_dir)}), encoding="utf-8")
-        part.replace(request)
+        request(control, run_dir)
     except OSError as error:
         return f"its run directory cannot be written: {error.strerror}"
     until = time.monotonic() + ANSWER_WITHIN_S
     while time.monotonic() < until and alive():
-        with suppress(OSError):
-            said = answer.read_text(encoding="utf-8")
-            return said.removeprefix(wire.REFUSED) if said != wire.VISIT_ACCEPTED else ""
+        if (said := answer(control, pid)) is not None:
+            return declined(said)
         time.sleep(TICK_S)
-    with suppress(OSError):
-        request.unlink()
+    withdraw(control)
     return (
         f"it did not answer within {ANSWER_WITHIN_S:g} s (it answers between two steps, if an"
         " optimizer ends them)"
     )
+
+
+def request(control: Path, run_dir: Path) -> None:
+    """Ask the probes that look into ``control`` for a pass of windows."""
+    file = control / wire.VISIT_ASKED
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps({"run_dir": str(run_dir)}), encoding="utf-8")
+    part.replace(file)
+
+
+def withdraw(control: Path) -> None:
+    with suppress(OSError):
+        (control / wire.VISIT_ASKED).unlink()
+
+
+def answer(control: Path, pid: int) -> str | None:
+    """What process ``pid`` has answered so far."""
+    with suppress(OSError):
+        return (control / wire.visit_answer(pid)).read_text(encoding="utf-8")
+    return None
+
+
+def declined(said: str) -> str:
+    """Why a pass was declined, empty if it was accepted."""
+    return said.removeprefix(wire.REFUSED) if said.startswith(wire.REFUSED) else ""
 
 
 def unready(own: Path, pid: int) -> str:
@@ -102,9 +123,13 @@ class Visit:
         self.pyspy = PySpy(run_dir, enabled=not refused)
         self.progress = Progress(run_dir)
 
-    def run(self, own: Path, root: int, environment: Mapping[str, str]) -> None:
+    def run(
+        self, own: Path, root: int, environment: Mapping[str, str],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Watch until the pass is over. Ctrl-C ends it after the step in progress. ``root``: the
-        highest process of the job."""
+        highest process of the job. ``look``: called now and then."""
+        self.look = look
         self.system = SystemSampler(self.run_dir / "system.jsonl", root, environment)
         try:
             self._watch(2 * self.budget_s + ANSWER_WITHIN_S)
@@ -112,8 +137,7 @@ class Visit:
             self.record["notes"].append("the watching was interrupted")
         finally:
             self._ask_to_end()
-            with suppress(OSError):
-                (own / wire.CONTROL / wire.VISIT_ASKED).unlink()
+            withdraw(own / wire.CONTROL)
             self.pyspy.close()
             self.system.close()
             _take_over_workers(own, self.run_dir)
@@ -135,6 +159,7 @@ class Visit:
                 next_look = now + SYSTEM_EVERY_S
                 self.system.sample()
                 self.progress.look()
+                self.look()
                 self.display.update(self.progress, now)
             time.sleep(TICK_S)
         self.progress.look()

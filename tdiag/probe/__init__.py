@@ -21,6 +21,31 @@ def start(run_dir: str) -> None:
     imports.when_imported("torch", lambda began: _watch(run_dir, started, began))
 
 
+def visit(run_dir: str) -> None:
+    """Measure one pass of windows in a process that ran without tdiag, and leave."""
+    if "torch" in sys.modules:  # else it does not train
+        from .loaded import begin
+
+        begin(run_dir)
+    else:
+        forget()
+
+
+def leave() -> None:
+    """A visit is over: leave a process whose steps have not ended it, because it makes none."""
+    loaded = sys.modules.get(f"{__name__}.loaded")
+    if loaded is not None:
+        loaded.leave()
+    elif f"{__name__}.assembly" not in sys.modules:
+        forget()
+
+
+def forget() -> None:
+    """Nothing of the probe stays in ``sys.modules``."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == __name__]:
+        del sys.modules[name]
+
+
 def stop(error: BaseException | None) -> None:
     """Leave the process, which goes on: a notebook's cell has ended, by ``error`` if not None."""
     from . import imports, patches

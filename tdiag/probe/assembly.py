@@ -29,15 +29,16 @@ from .windows import Windows
 from .wire import CONTROL, KERNEL, OVER
 
 _parts: list[Callable[[], None]] = []  # functions that end the watching of a cell
+_idle: list[Callable[[], None]] = []  # that end a visit of a process that does not train
 
 
 class Visited(NamedTuple):
-    """A process that has been watched before. ``over``: called after the visit, with the number of
-    steps it lasted."""
+    """A process that runs already. ``over``: called after the visit, with the number of steps it
+    lasted. ``boundary``, ``loaders``: of the probe that has watched it before, None without one."""
 
-    boundary: Boundary
-    loaders: LoaderWatch
     over: Callable[[int], None]
+    boundary: Boundary | None = None
+    loaders: LoaderWatch | None = None
 
 
 def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
@@ -65,7 +66,7 @@ def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
     probe.guard(install_trial)(probe, boundary)
     probe.guard(hide_from_dynamo)(__name__.rpartition(".")[0])
     if probe.config.get(KERNEL):
-        if visited:
+        if visited and visited.loaders:
             probe.guard(loaders.take_over)(visited.loaders)
         probe.guard(existing.adopt)(boundary, inspection, loaders, visited and visited.boundary)
     probe.marks.watch_gc()
@@ -78,21 +79,31 @@ def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
             probe.guard(windows.finish)("exit")
         atexit.unregister(windows.at_exit)
         probe.detach()
+        if not (visited and visited.loaders):
+            probe.guard(existing.let_go)()
         unfilter()
         facts.allow_sampling(by=0)
         probe.guard(write_over)(run_dir)
 
     def end_visit() -> None:
+        if (idle := leave_if_idle) in _idle:
+            _idle.remove(idle)
         remove()
         assert visited is not None
         visited.over(probe.step)
 
+    def leave_if_idle() -> None:
+        if not probe.training:
+            end_visit()
+
     def visit(there: str, over: Callable[[int], None]) -> None:
-        install(there, visited=Visited(boundary, loaders, over))
+        install(there, visited=Visited(over, boundary, loaders))
 
     if visited:
-        probe.marks.mine()  # the first thread to ask is the one that trains
-        probe.go_on = end_visit
+        if visited.boundary:
+            probe.marks.mine()  # the first thread to ask is the one that trains
+        probe.go_on = loaders.left = end_visit
+        _idle.append(leave_if_idle)
     else:
         probe.go_on = LateWindows(probe, boundary, root_of_samples, visit).start
         _parts.append(remove)
@@ -102,6 +113,12 @@ def write_over(run_dir: str) -> None:
     """Workers that outlive the cell or the visit find this file, and measure no more."""
     with open(os.path.join(run_dir, CONTROL, OVER), "wb"):
         pass
+
+
+def leave_idle() -> None:
+    """A visit is over, and this process may have made no step, whose end would have ended it."""
+    for action in _idle:
+        action()
 
 
 def leave() -> None:

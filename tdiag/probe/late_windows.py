@@ -54,7 +54,7 @@ class LateWindows:
         see :class:`Visits`."""
         self.probe, self.boundary = probe, boundary
         self.sampler = LateSampler(probe, root)
-        self.visits = Visits(probe, visit)
+        self.visits = Visits(probe.run_dir, visit)
         self.paused: list[Patch] = []  # hooks off during a visit
         self.made_ns = wall_ns()
         self.thread = 0  # the thread that trains

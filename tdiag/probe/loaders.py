@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 import time
 import weakref
@@ -66,6 +65,8 @@ class LoaderWatch:
         self.budget_ns = float(probe.config.get("time_budget_s") or "inf") * 1e9
         self.due_ns = 0  # when the next fetch is to be measured
         self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, tdiag's wrapper
+        # Called in a worker whose notebook cell or visit has ended.
+        self.left: Callable[[], None] = probe.detach
         self.before = probe.guard(self.before_fetch)
         self.after = probe.guard(self.after_fetch)
 
@@ -231,7 +232,7 @@ class LoaderWatch:
 
     def before_fetch(self, fetcher: Any) -> dict[str, Any] | None:
         if self.over():
-            self.due_ns, self.fetches = sys.maxsize, WEIGH_FIRST
+            self.left()
             return None
         if self.pid != os.getpid():
             self._enter_process()
@@ -323,11 +324,12 @@ class LoaderWatch:
         for number, (about, _) in self.described.items():
             self.probe.recorder.write("loader", id=number, **about)
 
-    def adopt(self, iterator: Any) -> None:
-        """Adopt an iterator that is in use; its DataLoader may be gone."""
+    def adopt(self, iterator: Any, loader: Any) -> None:
+        """Adopt an iterator that is in use, and that ``loader`` has made."""
         number = getattr(iterator, "tdiag_loader", -1)
-        if number in self.described:
-            self.iterator_made(iterator, number, 0, False)
+        if number not in self.described:
+            number = self.number(loader)
+        self.iterator_made(iterator, number, 0, False)
 
     def number(self, loader: Any) -> int:
         """This loader's number; the first time, also write its record. A loader that is made again

@@ -1,7 +1,8 @@
-"""Requests of `tdiag attach` for one more pass of windows in a run that goes on after its own.
+"""Requests of `tdiag attach` for a pass of windows in a training that runs already.
 
-A request is a file in ``control/`` of the run. All ranks of the job find it, because a pass needs
-all of them.
+A request is a file in ``control/`` of a run directory: of the `tdiag run` that started the training
+and whose windows are over, or, if none did, of the pass itself. All ranks of the job find it,
+because a pass needs all of them.
 """
 
 from __future__ import annotations
@@ -9,23 +10,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import dynamo
+from . import dynamo, facts
 from .wire import CONTROL, REFUSED, VISIT_ACCEPTED, VISIT_ASKED, visit_answer
 
-if TYPE_CHECKING:
-    from .core import Probe
-
 COMPILED = "it runs code compiled by torch.compile, which hooks put back now might recompile"
+
+
+class Declined(Exception):
+    """No pass can be measured here; the text says why."""
 
 
 class Visits:
     """``begin``: starts a pass; takes the run directory to write, and what to call at its end with
     the number of steps it lasted."""
 
-    def __init__(self, probe: Probe, begin: Callable[[str, Callable[[int], None]], None]) -> None:
-        self.folder = os.path.join(probe.run_dir, CONTROL)
+    def __init__(self, run_dir: str, begin: Callable[[str, Callable[[int], None]], None]) -> None:
+        self.folder = os.path.join(run_dir, CONTROL)
         self.begin = begin
         self.taken = -1  # the last request answered: when its file was written, ns
 
@@ -48,9 +50,11 @@ class Visits:
         if not why:
             try:
                 self.begin(asked["run_dir"], over)
+            except Declined as declined:
+                why = str(declined)
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"
-        self._answer(f"{REFUSED}{why}" if why else VISIT_ACCEPTED)
+        self._answer(f"{REFUSED}{why}" if why else f"{VISIT_ACCEPTED} {facts.ranks()[0]}")
         return not why
 
     def _answer(self, text: str) -> None:

@@ -144,6 +144,10 @@ def _name(process: psutil.Process) -> str:
     return "unknown"
 
 
+def has_torch(pid: int) -> bool:
+    return b"/libtorch" in (_maps(pid) or b"")
+
+
 def _maps(pid: int) -> bytes | None:
     try:
         return Path(f"/proc/{pid}/maps").read_bytes()

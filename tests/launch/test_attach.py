@@ -22,10 +22,11 @@ from tests.launch.harness import TDIAG, latest, script, tdiag, wait_for
 
 # A training that goes on until a file appears, prints, and ends with a code of its own.
 TRAINING = """
-import os, sys, time
+import multiprocessing, os, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+multiprocessing.set_start_method("fork")  # the script guards nothing by __main__
 torch.set_num_threads(1)
 KIND, WORKERS = sys.argv[1], int(sys.argv[2])
 
@@ -141,7 +142,7 @@ def test_a_dataset_that_sleeps_below_a_shell(tmp_path: Path, started: Any) -> No
     by_hand = TRAINING.replace("torch.optim.SGD(model.parameters(), lr=0.01)", "model")
     script(tmp_path, by_hand.replace("optimizer.step()", "model[0].weight.data -= 0.01"))
     shell = started("sh", "-c", f"{sys.executable} train.py sleep 0; echo code $?; exit 3")
-    found = attached(tmp_path, shell.pid)
+    found = attached(tmp_path, shell.pid, "--outside")
     verdict, watched = found["verdict"], found["watched"]
     assert verdict["class"] == "io", verdict
     assert "something other than storage" in verdict["summary"]
@@ -164,7 +165,7 @@ def test_a_dataset_that_sleeps_below_a_shell(tmp_path: Path, started: Any) -> No
 def test_workers_that_compute(tmp_path: Path, started: Any) -> None:
     script(tmp_path, TRAINING)
     target = started(sys.executable, "train.py", "cpu", "2")
-    found = attached(tmp_path, target.pid)
+    found = attached(tmp_path, target.pid, "--outside")
     fetching = found["watched"]["fetching"]
     assert found["verdict"]["class"] == "cpu", found["verdict"]
     assert fetching["workers"] == 2 and fetching["fetch_frac"] > 0.5
@@ -177,7 +178,7 @@ def test_a_loop_that_computes_waits_for_nothing(tmp_path: Path, started: Any) ->
     """Whether one thread's computing is work, samples cannot tell: no verdict, but the shares."""
     script(tmp_path, TRAINING)
     target = started(sys.executable, "train.py", "compute", "0")
-    found = attached(tmp_path, target.pid)
+    found = attached(tmp_path, target.pid, "--outside")
     shares = {a["name"]: a for a in found["watched"]["activities"]}
     assert found["verdict"]["class"] == "unknown"
     assert "forward, backward and optimizer" in found["verdict"]["summary"]
@@ -230,7 +231,7 @@ def test_all_ranks_of_a_job_and_the_one_that_the_others_wait_for(
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         "train.py",
     )  # fmt: skip
-    found = attached(tmp_path, launcher.pid, "--torchrun")
+    found = attached(tmp_path, launcher.pid, "--torchrun", "--outside")
     watched = found["watched"]
     assert [rank["rank"] for rank in watched["ranks"]] == [0, 1]
     assert watched["pid"] == watched["ranks"][1]["pid"]
@@ -238,7 +239,7 @@ def test_all_ranks_of_a_job_and_the_one_that_the_others_wait_for(
     assert "The other ranks wait for rank 1" in found["verdict"]["summary"]
     assert found["environment"]["rank"] == 1 and found["environment"]["world_size"] == 2
 
-    alone = attached(tmp_path, launcher.pid)
+    alone = attached(tmp_path, launcher.pid, "--outside")
     assert alone["watched"]["pid"] == watched["ranks"][0]["pid"]
     assert any("--torchrun" in note["text"] for note in alone["notes"])
     assert launcher.end()[1] == 0
