@@ -136,6 +136,8 @@ SAVES = {
     # Besides writing files, these gather states and delete the previous checkpoint.
     "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
     "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
+    "lightning.fabric.fabric": ("Fabric.save",),
+    "lightning_fabric.fabric": ("Fabric.save",),
     "transformers.trainer": ("Trainer._save_checkpoint",),
     "accelerate.accelerator": ("Accelerator.save_state",),
 }

@@ -10,7 +10,7 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC, Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Gain
 from tdiag.rules.log_lines import logging_spots
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -211,9 +211,15 @@ def backward_share(lines: Sequence[OpLine], ops: Ops, part: Callable[[OpLine], f
 
 def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> float | None:
     """The least time that this machine needs for the traced work of the functions of these lines,
-    backward included, ns per step. None where it is not known."""
+    backward included, ns per step; if the trace has no places, for all ops that ran as often as
+    these lines' calls, which is no less. None where it is not known."""
     if work is None or roof is None:
         return None
+    if not any(op.at for op in work.ops):
+        often = min((max(line.names.values(), default=line.calls) for line in mine), default=0.0)
+        rarest = often * (1 - NOTICEABLE_FRAC)
+        alike = [_best_ns(op, roof) for op in work.ops if op.count >= rarest]
+        return sum(alike) if alike else None
     functions = {(line.at.file, line.at.function) for line in mine}
     found = [
         _best_ns(op, roof)

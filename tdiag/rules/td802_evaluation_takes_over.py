@@ -36,6 +36,7 @@ import re
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.machine import Environment
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, StepHistory, Steps
 from tdiag.evidence.store import Evidence
@@ -96,6 +97,7 @@ def check(
     steps: Steps | None,
     stacks: Stacks | None,
     ops: Ops | None,
+    environment: Environment | None,
 ) -> Found | None:
     evaluating = held(budget, "evaluation")
     if not evaluating:
@@ -126,6 +128,11 @@ def check(
     # Samples may have seen more or fewer evaluations than the clean steps.
     seen = sum(line.evaluating for line in stacks.training) if stacks else 0.0
     seen = max(seen, inclusive_of(evaluates, trees))
+    ranks = environment.world_size if environment else 1
+    if ranks > 1:
+        cheaper += f" Or let each of the {ranks} ranks evaluate its share, if each does all of it."
+        if least > (shared := evaluating * (1 - 1 / ranks)):
+            least, how = shared, f"each of {ranks} ranks evaluates its share"
     beside_frac = min(1.0, sum(line.self_frac for line in beside) / (seen or share))
     if beside_frac > MAJORITY_FRAC:
         at = beside[0].at

@@ -37,6 +37,11 @@ WAYS = {
         "import torch.distributed.checkpoint as dcp",
         "dcp.save(model.state_dict(), checkpoint_id='last', no_dist=True)",
     ),
+    # It writes to memory first, and then to the file.
+    "Fabric.save": (
+        "from lightning.fabric import Fabric",
+        "Fabric(accelerator='cpu').save('last.ckpt', {'model': model})",
+    ),
     "torch.jit.save": (
         "still = torch.jit.trace(torch.nn.Linear(256, 256), torch.ones(8, 256))",
         "torch.jit.save(still, 'last.pt')",
@@ -50,8 +55,9 @@ WAYS = {
 
 
 def needs(name: str) -> list[pytest.MarkDecorator]:
-    """safetensors comes with the extra ``frameworks``; ten exports take seconds."""
-    return [pytest.mark.training] if name.startswith(("safetensors", "torch.export")) else []
+    """safetensors and Fabric come with the extra ``frameworks``; ten exports take seconds."""
+    slow = name.startswith(("safetensors", "torch.export", "Fabric"))
+    return [pytest.mark.training] if slow else []
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in WAYS])

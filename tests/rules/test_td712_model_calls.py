@@ -249,6 +249,19 @@ def test_a_loop_whose_work_is_unknown_does_no_more_than_the_whole_step() -> None
         assert (found is not None) is fires
 
 
+def test_a_loop_without_places_does_no_more_than_what_ran_as_often() -> None:
+    """The layers beside the loop run less often than its calls."""
+    works = Dispatch(op_ns=15, grad_op_ns=70)
+    roof = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=(), source="")
+    product = OpWork(name="aten::mm", dims=(), dtype="float32", count=64.0, flops=1e6, moved=0.0,
+                     host_ns=9 * MS, device_ns=None)  # fmt: skip
+    for times, fires in ((12.0, True), (64.0, False)):
+        layer = replace(product, count=times, flops=9e6)
+        known = (Work(ops=(product, layer), calls=80.0), roof)
+        found = checked(called("Net", 32), dispatch=works, one_row=False, known=known)
+        assert (found is not None) is fires
+
+
 @pytest.mark.parametrize(
     ("counts", "times", "line"),
     [

@@ -14,7 +14,7 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.evaluation import caller_of, line_in_framework
-from tdiag.rules.examples import at, loaders, module, op_line, ops, stack, stacks
+from tdiag.rules.examples import at, environment, loaders, module, op_line, ops, stack, stacks
 
 FILE = at(1).file
 LOOP = "/opt/lib/site-packages/lightning/pytorch/loops/evaluation_loop.py"
@@ -133,3 +133,16 @@ def test_samples_that_saw_less_of_the_evaluation_than_the_clean_steps() -> None:
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == 39
     assert "93% of it is not the model" in found.summary
+
+
+def test_ranks_that_may_all_evaluate_everything() -> None:
+    """To share it out among two saves less than to evaluate more rarely."""
+    low = []
+    for ranks in (1, 2, 8):
+        evidence = find("TD802").fires().add(environment(world_size=ranks))
+        found = run_rule(find("TD802"), evidence)
+        assert isinstance(found, Finding) and found.speedup is not None
+        told = f"each of the {ranks} ranks evaluate its share" in found.fix.text
+        assert told == (ranks > 1)
+        low.append(found.speedup.low)
+    assert low[1] < low[0] == low[2]
