@@ -17,7 +17,8 @@ Figures = dict[str, float]
 Is = Literal["least", "most", "median", "between"]
 
 SUBJECTS = (
-    "attention", "calls", "contracted", "loading", "models", "optimizers", "processes", "twins",
+    "attention", "calls", "contracted", "loading", "models", "optimizers", "processes",
+    "transforms", "twins",
 )  # fmt: skip
 
 

@@ -78,6 +78,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     copied_ns: float = 0.0
     low_rank_ns: float = 0.0
     low_rank_used_ns: float = 0.0
+    fft_ns: float = 0.0
+    fft_length: int = 0
     prefix_ns: float = 0.0
     # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
     # a "product", a "difference" or a "comparison" of everything with everything. Or that write an

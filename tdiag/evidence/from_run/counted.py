@@ -128,6 +128,8 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             copied_ns=part(line, line.copied),
             low_rank_ns=part(line, line.low_rank),
             low_rank_used_ns=part(line, line.low_rank_used),
+            fft_ns=part(line, line.fft),
+            fft_length=line.fft_length,
             prefix_ns=part(line, line.prefix),
             again_ns=part(line, line.again),
             parametrized_ns=part(line, line.parametrized),

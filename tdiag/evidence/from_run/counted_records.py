@@ -38,6 +38,8 @@ class OpsLine(msgspec.Struct):
     copied: float = 0
     low_rank: float = 0
     low_rank_used: float = 0
+    fft: float = 0
+    fft_length: int = 0
     prefix: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}

@@ -29,7 +29,7 @@ SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
     "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
     "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "moved_again",
-    "moved_bytes", "work",
+    "moved_bytes", "work", "fft",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -54,12 +54,13 @@ class LineCalls:
     ``loop``: the weight with most calls; ``shared``: the most weights that took one input;
     ``joined``: the most parameters that one call joined; ``into``: the row that this one was added
     to;
-    ``contraction``: what it spread and summed, "" for nothing. ``names``: calls that the line
+    ``contraction``: what it spread and summed, "" for nothing; ``fft_length``: of an awkward
+    Fourier transform. ``names``: calls that the line
     itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
     Trainer), one per name for each call of the function."""
 
     __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "loop", "shared",
-                 "joined", "into", "contraction")  # fmt: skip
+                 "joined", "into", "contraction", "fft_length")  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
@@ -67,7 +68,7 @@ class LineCalls:
         self.again = self.parametrized = self.thrown_away = self.never_used = self.prefix = 0
         self.mostly_zero = self.nonzero = self.unwritten = self.copied = 0
         self.low_rank = self.low_rank_used = self.moved_again = self.moved_bytes = 0
-        self.work = 0
+        self.work = self.fft = self.fft_length = 0
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated, self.one_row, self.joined = 0, True, 0
@@ -90,6 +91,7 @@ class LineCalls:
         self.repeated = max(self.repeated, other.repeated)
         self.one_row = self.one_row and other.one_row
         self.joined = max(self.joined, other.joined)
+        self.fft_length = max(self.fft_length, other.fft_length)
         self.loop = more(self.loop, other.loop)
         self.shared = more(self.shared, other.shared)
         self.contraction = self.contraction or other.contraction
@@ -108,6 +110,7 @@ class LineCalls:
             "tensors": len(self.shared.tensors) if self.shared else 0,
             "shared_at": self.shared.calls.at if self.shared else None,
             "joined": self.joined,
+            "fft_length": self.fft_length,
             "contraction": self.contraction,
             "conversions": dict(self.conversions),
             "in_loop": max(self.names.values(), default=0) > len(self.turns),

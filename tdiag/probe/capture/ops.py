@@ -32,6 +32,7 @@ from .prefixes import JOINS, Prefixes
 from .switched import Capture
 from .syncs import HostWaits
 from .thrown_away import ThrownAway
+from .transforms import awkward_length
 from .zeros import Zeros
 
 # The functions of autograd that take elements of a tensor: its names for t[i], t[i:j], unbind, …
@@ -192,6 +193,9 @@ class OpsCapture(Capture):
             self.copies.seen(name, args, kwargs, result, at, line, spent)
             self.zeros.seen(name, args, kwargs, result, line, spent)
             self.low_rank.seen(name, args, kwargs, result, line, spent)
+            if length := awkward_length(name, args, kwargs, result, spent):
+                line.fft += spent
+                line.fft_length = max(line.fft_length, length)
         if self.constants.seen(name, args, kwargs, result, at):
             line.constant += spent
         else:
