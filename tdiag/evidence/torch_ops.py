@@ -153,6 +153,16 @@ class CopiedRows(Kind, frozen=True, kw_only=True):
     copies: int
 
 
+class InputGradient(Kind, frozen=True, kw_only=True):
+    """Tensors without an optimizer whose gradients nothing reads, by the line that made them
+    require one (None if unknown). ``alone``: of the graph's ``nodes``, those that lead to them
+    alone; both of all backward passes of the counted steps that reached them."""
+
+    at: Place | None
+    alone: int
+    nodes: int
+
+
 class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
     ``attention``: None if tensors were not followed from product to product."""
@@ -165,6 +175,7 @@ class Ops(Kind, frozen=True, kw_only=True):
     prefixes: tuple[PrefixLine, ...] = ()
     never_used: tuple[NeverUsedLine, ...] = ()
     copied: tuple[CopiedRows, ...] = ()
+    input_gradients: tuple[InputGradient, ...] = ()
     acts: bool = False  # Phases.acts
 
 

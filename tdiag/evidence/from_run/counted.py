@@ -26,6 +26,7 @@ from tdiag.evidence.torch_ops import (
     CopiedRows,
     Dispatch,
     FusedAttention,
+    InputGradient,
     ModuleMove,
     NeverUsedLine,
     OpLine,
@@ -163,9 +164,14 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
         CopiedRows(at=location(at), ns=elapsed / steps, copies=copies)
         for at, elapsed, copies in record.copied
     )
+    unread = tuple(
+        InputGradient(at=location(at), alone=alone, nodes=nodes)
+        for at, alone, nodes in record.input_gradients
+    )
     return Ops(
         steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused,
-        prefixes=prefixes, never_used=never_used, copied=copied, acts=acts,
+        prefixes=prefixes, never_used=never_used, copied=copied,
+        input_gradients=unread, acts=acts,
     )  # fmt: skip
 
 

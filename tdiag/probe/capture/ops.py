@@ -24,6 +24,7 @@ from .copied_rows import RowCopies
 from .cost_on_device import device_ns
 from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
+from .input_gradients import InputGradients
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
 from .low_rank import LowRank
@@ -69,6 +70,7 @@ class _Counter(TorchFunctionMode):
             self.capture.prefixes.backward_begins()
             self.capture.probe.guard(self.capture.flow.backward_begins)()
             self.capture.probe.guard(self.capture.frozen.backward_begins)()
+            self.capture.probe.guard(self.capture.input_gradients.backward_begins)(args[0])
         began = time.perf_counter_ns()
         result = func(*args, **(kwargs or {}))
         ended = time.perf_counter_ns()
@@ -95,6 +97,7 @@ class OpsCapture(Capture):
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
+        self.input_gradients = InputGradients(self.inspection.trained_parameters())
         self.mode: Any = None
         self.library = LibraryCalls()
         return ""
@@ -125,6 +128,7 @@ class OpsCapture(Capture):
             **self.prefixes.report(),
             **self.never_used.report(),
             **self.copies.report(),
+            **self.input_gradients.report(),
             constant_steps=self.constants.steps,
             **{"pass": self.window.number},
         )
@@ -147,6 +151,7 @@ class OpsCapture(Capture):
     ) -> None:  # fmt: skip
         name = getattr(func, "__name__", "")
         if name in NOT_OPS:
+            self.input_gradients.touched(func, name, args)
             return
         if name == "grad" and _of_element(args[0] if args else kwargs.get("outputs")):
             name = GRAD_OF_ELEMENT

@@ -1,0 +1,102 @@
+"""Gradients that backward computes for what is trained by nobody, and that nothing reads: of an
+input, or of a frozen layer's result, that was made to require one.
+
+A node of the graph is there for them alone if it leads to such tensors and to no parameter. Inputs
+of reentrant checkpoints must require gradients, so graphs with such nodes are left out.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from .. import places
+from ..models import node_of
+from ..wire import MOST_GRAPH_NODES
+
+_Tensor: Any = torch.Tensor
+READS, REQUIRES = _Tensor.grad.__get__, _Tensor.requires_grad.__set__
+MOST_PLACES, MOST_LEAVES = 64, 1_000
+CHECKPOINT = "CheckpointFunction"
+
+
+class InputGradients:
+    """One per window ``ops``."""
+
+    def __init__(self, trained: Collection[int]) -> None:
+        """``trained``: the ids of all tensors that optimizers have."""
+        self.trained = trained
+        # id of a tensor that was made to require gradients → weak reference, and where.
+        self.required: dict[int, tuple[Any, Any]] = {}
+        # The same for those that a backward has reached, until their gradients are read.
+        self.unread: dict[int, tuple[Any, Any]] = {}
+        # Place → nodes that lead to such tensors alone, nodes in all, both summed over backwards.
+        self.lines: dict[Any, list[int]] = {}
+        self.read: set[Any] = set()  # places whose gradients are used
+
+    def touched(self, func: Any, name: str, args: Any) -> None:
+        """A property of a tensor was read or set, or it was made to require gradients."""
+        tensor = args[0] if args else None
+        if not isinstance(tensor, torch.Tensor):
+            return
+        if func == READS:
+            reference, place = self.unread.get(id(tensor), (None, None))
+            if reference is not None and reference() is tensor:
+                self.read.add(place)
+            return
+        asks = name == "requires_grad_" or func == REQUIRES
+        if asks and tensor.is_leaf and len(self.required) < MOST_LEAVES:
+            place = places.caller()
+            self.required[id(tensor)] = weakref.ref(tensor), tuple(place) if place else None
+
+    def backward_begins(self, loss: Any) -> None:
+        leaves: list[Any] = []
+        alone, whole = self._reached(node_of(loss), leaves)
+        if not alone or len(self.lines) >= MOST_PLACES:
+            return
+        for leaf in leaves:
+            reference, place = self.required.get(id(leaf), (None, None))
+            if reference is None or reference() is not leaf:
+                place = None
+            if len(self.unread) < MOST_LEAVES:
+                self.unread[id(leaf)] = weakref.ref(leaf), place
+            if leaf._backward_hooks:
+                self.read.add(place)
+        sums = self.lines.setdefault(place, [0, 0])
+        sums[0] += alone
+        sums[1] += whole
+
+    def _reached(self, root: Any, leaves: list[Any]) -> tuple[int, int]:
+        """How many nodes lead to untrained tensors alone, and all; (0, 0) if the graph is too large
+        or has reentrant checkpoints. Appends the tensors."""
+        leads: dict[Any, tuple[bool, bool]] = {}  # node → to trained tensors, to others
+        left = [(root, False)] if root is not None else []
+        while left:
+            node, below_done = left.pop()
+            if not below_done:
+                if node in leads:
+                    continue
+                if len(leads) > MOST_GRAPH_NODES or node.name().startswith(CHECKPOINT):
+                    return 0, 0
+                leads[node] = False, False
+                left.append((node, True))
+                left += [(n, False) for n, _ in node.next_functions if n is not None]
+                continue
+            leaf = getattr(node, "variable", None)
+            known = [leads[n] for n, _ in node.next_functions if n is not None]
+            trained, other = any(t for t, _ in known), any(o for _, o in known)
+            if isinstance(leaf, torch.Tensor):
+                trained = isinstance(leaf, torch.nn.Parameter) or id(leaf) in self.trained
+                other = not trained
+                if other:
+                    leaves.append(leaf)
+            leads[node] = trained, other
+        return sum(other and not trained for trained, other in leads.values()), len(leads)
+
+    def report(self) -> dict[str, Any]:
+        """The field `input_gradients` of the `ops` record."""
+        rows = [[place, *sums] for place, sums in self.lines.items() if place not in self.read]
+        return {"input_gradients": rows}
