@@ -132,3 +132,8 @@ class Collectives(Kind, frozen=True, kw_only=True):
     sum is the phase ``comm``."""
 
     lines: tuple[CollectiveLine, ...]
+
+    def called_in(self, at: Place) -> bool:
+        """Whether the user's function at this place calls one itself."""
+        function = at.file, at.function
+        return any(x.at and not x.by and (x.at.file, x.at.function) == function for x in self.lines)

@@ -4,7 +4,7 @@
 Torch calls of the script's own code while it updates the weights: an optimizer of its own, or an
 update by hand. Their time by function, as a share of the optimizer's clean time. Reported if one
 function takes a fifth of the step and its calls do work; updates of many small calls are TD710's,
-and torch's own optimizers are left out.
+what exchanges gradients is TD903's, and torch's own optimizers are left out.
 
 ## Why it is slow
 An optimizer that decomposes, inverts or orthogonalises matrices (Shampoo, K-FAC, Muon) computes as
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tdiag.evidence.ranks import Collectives
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
@@ -48,7 +49,12 @@ UNTRIED = "the script must keep the result; `ceiling.optimizer` bounds the gain"
 
 
 def check(
-    budget: Budget, phases: Phases, ops: Ops, stacks: Stacks, dispatch: Dispatch | None
+    budget: Budget,
+    phases: Phases,
+    ops: Ops,
+    stacks: Stacks,
+    dispatch: Dispatch | None,
+    collectives: Collectives | None,
 ) -> Found | None:
     if budget.has_device:
         return None  # the host's clock does not show the calls' time on a device
@@ -60,7 +66,8 @@ def check(
     whole = sum(x.elapsed_ns for x in lines)
     functions: Counter[tuple[str, str]] = Counter()
     for line in lines:
-        if line.at.spot not in torchs | loops:
+        exchanges = collectives is not None and collectives.called_in(line.at)  # TD903's
+        if line.at.spot not in torchs | loops and not exchanges:
             functions[line.at.file, line.at.function] += round(line.elapsed_ns)
     if not whole or not functions:
         return None

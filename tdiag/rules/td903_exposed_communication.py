@@ -34,10 +34,11 @@ from __future__ import annotations
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import REDUCER, CollectiveLine, Collectives, Communication, Ddp, Ranks
-from tdiag.evidence.steps import Budget, Steps
+from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, bytes_, count, held, ns, text, where
+from tdiag.rules.base import Found, Gain, bytes_, count, held, ns, same_function, text, where
 from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.rules.thresholds import LARGE_WAIT_FRAC
@@ -99,11 +100,13 @@ def check(
     ddp: Ddp | None,
     environment: Environment | None,
     steps: Steps | None,
+    phases: Phases | None,
+    ops: Ops | None,
 ) -> Found | None:
     if budget.has_device and communication is not None and device is not None:
         return _on_device(budget, communication, device, ranks, _advice(communication, ddp, steps))
     if not budget.has_device and collectives is not None:
-        return _on_cpu(budget, collectives, ranks, ddp)
+        return _on_cpu(budget, collectives, ranks, ddp, phases, ops)
     abstain_unless_alone(environment, "no communication of this rank was seen")
     return None
 
@@ -176,17 +179,28 @@ def _by_hand(place: str) -> Fix:
 
 
 def _on_cpu(
-    budget: Budget, collectives: Collectives, ranks: Ranks | None, ddp: Ddp | None
-) -> Found | None:
+    budget: Budget, collectives: Collectives, ranks: Ranks | None, ddp: Ddp | None,
+    phases: Phases | None, ops: Ops | None,
+) -> Found | None:  # fmt: skip
     whole = held(budget, "comm")
     exposed = _less_waiting(whole, ranks)
     if not exposed or not collectives.lines:
         return None
     most = collectives.lines[0]
+    packing = _packing(most, phases, ops)
+    high = _OVERLAP
+    if packing:
+        high = f"high end: all of it overlaps with backward, and the {duration(packing)} of packing"
+        high += " are gone; low end: nothing, if a rank is late."
     return Found(
         summary=(
             f"The training thread waits {per_step(whole, budget.step_ns)} for the other ranks,"
             f" mostly {_what(most)}."
+            + (
+                f" {most.at.function} takes {duration(packing)} besides, to pack and unpack."
+                if packing and most.at
+                else ""
+            )
         ),
         evidence=(
             ns("communication not overlapped", whole, "baseline"),
@@ -197,14 +211,44 @@ def _on_cpu(
             text("most in", most.name, "probe"),
             ns("its time", most.wall_ns, "baseline"),
             count("calls", most.count, "baseline", "per_step"),
+            *((ns("packing and unpacking", packing, "baseline"),) * (packing > 0)),
             *((bytes_("parameters", ddp.parameter_bytes, "probe"),) if ddp is not None else ()),
         ),
-        fix=_fix(most, ddp),
+        fix=_of_gradients(most) if packing else _fix(most, ddp),
         # Of less nobody knows whether any can be saved.
-        gain=Gain(0.0, exposed, _OVERLAP, ("comm",))
+        gain=Gain(
+            0.0,
+            exposed + packing,
+            high,
+            ("comm", *(("optimizer",) if packing else ())),
+        )
         if whole >= LARGE_WAIT_FRAC * budget.step_ns
         else None,
         at=most.at,
+    )
+
+
+def _packing(most: CollectiveLine, phases: Phases | None, ops: Ops | None) -> float:
+    """What the user's function that exchanges gradients between backward and the update takes
+    besides, ns per step: it copies them into one tensor and back."""
+    if phases is None or ops is None or most.at is None or most.by or most.name == REDUCER:
+        return 0.0
+    # The time of its own line is mostly the exchange.
+    lines = [x for x in ops.lines if x.phase == "optimizer" and x.at.spot != most.at.spot]
+    whole = sum(x.elapsed_ns for x in lines)
+    mine = sum(x.elapsed_ns for x in lines if same_function(x.at, most.at))
+    return phases.wall_ns.get("optimizer", 0.0) * mine / whole if whole else 0.0
+
+
+def _of_gradients(most: CollectiveLine) -> Fix:
+    return Fix(
+        f"Let DistributedDataParallel exchange the gradients during backward, without copies,"
+        f" instead of{where(most.at)}. By hand: leave out what is not trained.",
+        "review",
+        action="Exchange gradients during backward, and only trained ones",
+        code="model = torch.nn.parallel.DistributedDataParallel(\n"
+        "    model, gradient_as_bucket_view=True\n"
+        ")",
     )
 
 

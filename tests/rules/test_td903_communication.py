@@ -5,14 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.ranks import REDUCER
+from tdiag.evidence.ranks import REDUCER, CollectiveLine, Collectives
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, changing_late_rank, environment
+from tdiag.rules.examples import (
+    MS,
+    at,
+    budget,
+    changing_late_rank,
+    environment,
+    op_line,
+    ops,
+    phases,
+    stack,
+    stacks,
+)
 from tdiag.rules.td903_exposed_communication import on_cpu
 from tests.trace.making import call, copy, evidence_of, launched, op, step
 
@@ -27,6 +39,32 @@ def test_communication_on_a_cpu_speaks_of_ddp_only_where_it_is() -> None:
     assert "bf16" not in reducing.fix.text  # DDP refuses that hook on a CPU
     assert "bucket" not in by_hand.fix.text and "async_op=True" in by_hand.fix.text
     assert "in all_reduce at train.py:30" in by_hand.summary
+
+
+def test_an_exchange_of_gradients_by_hand_takes_its_copies_along() -> None:
+    """The function flattens the gradients, sums them over the ranks, and copies them back. That is
+    no heavy update, which could be made in every k-th step."""
+    function = at(30, "average_gradients")
+    wait = CollectiveLine(name="all_reduce", at=function, count=1.0, wall_ns=40 * MS)
+    lines = ops(
+        op_line(29, "optimizer", 1, at=at(29, "average_gradients"), elapsed_ns=12 * MS),
+        op_line(30, "optimizer", 1, at=function, elapsed_ns=39 * MS),
+        op_line(31, "optimizer", 9, at=at(31, "average_gradients"), elapsed_ns=6 * MS),
+        op_line(50, "optimizer", 20, at=at(50, "main"), elapsed_ns=2 * MS),
+    )
+    parts = {"forward": 20, "backward": 40, "optimizer": 40}
+    sampled = stacks(tuple(stack(n, 0.2, function="average_gradients") for n in (29, 30, 31)))
+    evidence = Evidence().add(
+        budget(**parts, comm=40), phases(**parts), lines, sampled, Collectives(lines=(wait,))
+    )
+    found = run_rule(EXPOSED, evidence)
+    assert isinstance(found, Finding)
+    assert found.at_best_ns == (40 + 40 * 18 / 20) * MS
+    assert "average_gradients takes 36.0 ms besides" in found.summary
+    assert "leave out what is not trained" in found.fix.text
+    assert run_rule(find("TD726"), evidence) is None
+    evidence.add(Collectives(lines=(replace(wait, at=at(77, "main")),)))
+    assert isinstance(run_rule(find("TD726"), evidence), Finding)
 
 
 def test_collectives_of_sharded_parameters_are_not_the_users_to_start() -> None:
