@@ -3,7 +3,9 @@
 ## What it measures
 Products and convolutions that take longer than a call's fixed cost, and whose input has every row
 several times: in groups of one size, side by side (`repeat_interleave`, `expand`) or one sequence
-after another (`repeat`, `tile`). The values are compared while torch calls are counted, on a CPU.
+after another (`repeat`, `tile`). Also functions of single numbers, such as `sin` or a product,
+whose result has every row or column several times. The values are compared while torch calls are
+counted, on a CPU.
 
 ## Why it is slow
 An encoder that runs on `x.repeat_interleave(k, 0)` computes each picture or user k times, forward
@@ -57,7 +59,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     computed = "" if most.at == layer else f", and computed again{where(layer)}"
     return Found(
         summary=(
-            f"Every row is there {most.copies} times{where(most.at)}{computed}: the further copies"
+            f"Every number is there {most.copies} times{where(most.at)}{computed}: the further copies"
             f" take {duration(total + backward * share)} per step"
             f" ({percent((total + backward * share) / budget.step_ns)}) with their backward."
         ),

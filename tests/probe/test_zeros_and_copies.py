@@ -115,6 +115,31 @@ def test_copies_of_rows(copied: str, made: str, copies: int, tmp_path: Path) -> 
     assert 0.5 * (1 - 1 / copies) < share < 1.001 - 1 / copies
 
 
+WAVES = "(x.sin() * x.cos()).mean() * self.table[0]"
+IN_ROWS = "x = x[:, None].expand(-1, 16, -1).reshape(100, 16 * 256)"
+
+
+@pytest.mark.parametrize(
+    ("copied", "copies"),
+    [
+        (IN_ROWS, 16),  # each row holds its numbers 16 times
+        ("x = x.repeat(16, 1)", 16),
+        ("x = torch.arange(256.0).expand(1600, -1)", 1600),
+        ("x = torch.randn(1600, 256)", 0),
+        (f"{IN_ROWS} + torch.randn(16 * 256)", 0),
+        ("x = torch.ones(1600, 256)", 0),  # alike without copies
+    ],
+)
+def test_functions_of_copied_numbers(copied: str, copies: int, tmp_path: Path) -> None:
+    ops = counted(tmp_path, WAVES, copied)
+    assert {(x.at.line, x.copies) for x in ops.copied if x.at} == (
+        {(COPIED, copies)} if copies else set()
+    )
+    here = [x for x in ops.lines if x.at.line == HERE]
+    share = sum(x.copied_ns for x in here) / sum(x.elapsed_ns for x in here)
+    assert share > 0.6 if copies else share == 0
+
+
 @pytest.mark.parametrize(
     ("made", "least"),
     [

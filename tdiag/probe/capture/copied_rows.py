@@ -2,13 +2,15 @@
 
 Rows that ``repeat``, ``expand`` or an index has copied: a layer computes each copy again. Rows
 count as copied if all of them are, in groups of one size: side by side, or one sequence of rows
-after another. What works on each row by itself then gives copies as well.
+after another. What works on each row by itself then gives copies as well. Of functions of single
+numbers the result is read: all that they took was copied if that was.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from typing import Any
 
 import torch
@@ -27,7 +29,14 @@ ROW_BY_ROW = MATRIX - {"bmm", "baddbmm", "__rmatmul__"} | CONVOLUTIONS | {
     "layer_norm", "batch_norm", "group_norm", "max_pool1d", "max_pool2d", "avg_pool2d",
     "adaptive_avg_pool2d", "softmax", "log_softmax", "mul", "__mul__", "div", "__truediv__",
 }  # fmt: skip
+# Functions of single numbers.
+POINTWISE = {
+    "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "mul", "__mul__", "__rmul__", "div",
+    "__truediv__", "pow", "__pow__", "exp", "log", "sqrt", "sin", "cos", "tanh", "sigmoid", "gelu",
+    "silu", "softplus", "erf", "where", "clamp",
+}  # fmt: skip
 MOST_PLACES = 64
+READ_FIRST = 3  # results of a line's function; without copies in these, its others are not read
 
 
 class RowCopies:
@@ -39,6 +48,7 @@ class RowCopies:
         self.copied: dict[Any, list[int]] = {}
         # id of a result of copied rows → weak reference, copies of each, place.
         self.results: dict[int, tuple[Any, int, Any]] = {}
+        self.unlike: Counter[Any] = Counter()  # (place, function) → results without copies
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, at: Any, line: LineCalls, took: int
@@ -53,11 +63,29 @@ class RowCopies:
             if name in ROW_BY_ROW and _same_for_all_rows(first, args, kwargs):
                 self._again(line, took, result, copies, place)
             return
-        long = took >= LONG_NS and name in LAYERS and readable(first)
-        if long and (copies := _copies(first, name)) > 1:
-            counts = (len(first), _rows(first), first.shape[1])
+        if took < LONG_NS:
+            return
+        if name in LAYERS and readable(first):
+            self._computed(first, name, at, line, took, result)
+        elif (
+            name in POINTWISE
+            and self.unlike[at, name] < READ_FIRST
+            and readable(result)
+            and _varies(result)
+        ):
+            found = self._computed(result, name, at, line, took, result)
+            self.unlike[at, name] += not found
+
+    def _computed(
+        self, read: torch.Tensor, name: str, at: Any, line: LineCalls, took: int, result: Any
+    ) -> bool:
+        """Whether this tensor holds copies, which the call then computed again."""
+        copies = _copies(read, name)
+        if copies > 1:
+            counts = (len(read), _rows(read), read.shape[1])
             place = next((self.copies[n] for n in counts if n in self.copies), at)
             self._again(line, took, result, copies, place)
+        return copies > 1
 
     def _again(self, line: LineCalls, took: int, result: Any, copies: int, place: Any) -> None:
         """A call computed copies."""
@@ -72,7 +100,7 @@ class RowCopies:
 
     def _copied(self, result: Any, at: Any, sure: bool) -> None:
         if isinstance(result, torch.Tensor) and result.dim() > 1:
-            for number in {len(result), _rows(result)}:
+            for number in {len(result), _rows(result), result.numel() // max(1, len(result))}:
                 if sure or number not in self.copies:
                     self.copies[number] = at
 
@@ -87,6 +115,12 @@ def _same_for_all_rows(first: Any, args: Any, kwargs: Any) -> bool:
     return all(isinstance(value, torch.nn.Parameter) or value.dim() < 2 for value in others)
 
 
+def _varies(value: torch.Tensor) -> bool:
+    """Whether the numbers of a row differ: rows of one number are alike for other reasons."""
+    first = value.detach().flatten(1)[0] if value.dim() > 1 and len(value) else value
+    return value.dim() > 1 and bool((first != first[:1]).any())
+
+
 def _rows(value: torch.Tensor) -> int:
     return value.numel() // max(1, value.shape[-1])
 
@@ -99,6 +133,8 @@ def _copies(value: torch.Tensor, name: str) -> int:
     kinds = [value.flatten(1)]
     if name not in CONVOLUTIONS and value.dim() == 3:
         kinds += [value.flatten(0, 1), value.transpose(0, 1).flatten(1)]
+    elif name in POINTWISE:
+        kinds.append(value.transpose(0, 1).flatten(1))
     return max(_copies_of_rows(rows) for rows in kinds)
 
 
