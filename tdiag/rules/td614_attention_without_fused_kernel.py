@@ -11,9 +11,10 @@ again for the softmax, dropout, and backward. torch chooses it silently if a fus
 support the inputs.
 
 ## What to do
-Pass four dimensions (batch, heads, sequence, size), values as wide as the keys, and a mask that
-needs no gradient. On a CPU, dropout on the attention weights alone forces the slow form. Do not
-switch the fused backends off (`sdpa_kernel(SDPBackend.MATH)`, `enable_flash_sdp(False)`).
+Pass values as wide as the keys, a mask that needs no gradient and, before torch 2.14, four
+dimensions (batch, heads, sequence, size). On a CPU, dropout on the attention weights alone forces
+the slow form. Do not switch the fused backends off (`sdpa_kernel(SDPBackend.MATH)`,
+`enable_flash_sdp(False)`).
 
 ## How the gain is computed
 On a CPU, from the time of these calls, and of their backward in proportion to the step's. Low end:

@@ -59,8 +59,8 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     computed = "" if most.at == layer else f", and computed again{where(layer)}"
     return Found(
         summary=(
-            f"Every number is there {most.copies} times{where(most.at)}{computed}: the further copies"
-            f" take {duration(total + backward * share)} per step"
+            f"Every number is there {most.copies} times{where(most.at)}{computed}: the further"
+            f" copies take {duration(total + backward * share)} per step"
             f" ({percent((total + backward * share) / budget.step_ns)}) with their backward."
         ),
         evidence=(

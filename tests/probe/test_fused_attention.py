@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tdiag.evidence.torch_ops import HostOps, Ops
+from tdiag.probe.capture.flow import ONLY_FOUR
 
 from .harness import watch_code
 
@@ -32,7 +33,7 @@ WHY = {
     11: (),
     12: ("dropout",),
     13: ("mask with gradient",),
-    14: ("dimensions",),
+    14: ("dimensions",) if ONLY_FOUR else (),
     15: ("sizes",),
     16: ("dropout",),
     17: ("weights",),

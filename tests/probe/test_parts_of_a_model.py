@@ -41,7 +41,7 @@ for step in range(100_000):
 
 
 def test_an_encoder_that_is_probed_after_the_warm_up_is_evaluated(tmp_path: Path) -> None:
-    run = watch_code(tmp_path, SCRIPT, windows=["baseline"], steps=60)
+    run = watch_code(tmp_path, SCRIPT, windows=["baseline"], profiling=True, steps=60)
     assert run.returncode == 0 and run.of("failure") == []
     found = run.evidence().get(Phases)
     assert found is not None

@@ -52,13 +52,15 @@ def stage_of(name: str, taken: str, result: Any) -> str:
     return taken if name in PASSED_ON else ""
 
 
+ONLY_FOUR = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14)
 DROPOUT, GRADIENT, DIMENSIONS, SIZES = "dropout", "mask with gradient", "dimensions", "sizes"
 ASKED = "weights"  # MultiheadAttention must return them, which no fused kernel does
 
 
 def unfused(name: str, args: Any, kwargs: Any) -> list[str]:
     """Why this call of fused attention may not get a fused kernel: dropout (on a CPU), a mask that
-    needs a gradient, not four dimensions, values not as wide as keys, weights to return."""
+    needs a gradient, not four dimensions (before torch 2.14), values not as wide as keys, weights
+    to return."""
     if name == "multi_head_attention_forward":
         if kwargs.get("need_weights", args[15] if len(args) > 15 else True):
             return [ASKED]
@@ -71,7 +73,7 @@ def unfused(name: str, args: Any, kwargs: Any) -> list[str]:
     found = {
         DROPOUT: bool(given.get("dropout_p")),
         GRADIENT: isinstance(mask, torch.Tensor) and mask.requires_grad,
-        DIMENSIONS: query.dim() != 4,  # type: ignore[union-attr]
+        DIMENSIONS: query.dim() != 4 and ONLY_FOUR,  # type: ignore[union-attr]
         SIZES: key.shape[-1] != value.shape[-1],  # type: ignore[union-attr]
     }
     return [why for why, true in found.items() if true]
