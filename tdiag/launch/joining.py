@@ -22,7 +22,7 @@ from tdiag.errors import OccupiedError
 from tdiag.launch import rundir
 from tdiag.launch.target import Target
 from tdiag.model.threshold import Threshold
-from tdiag.probe.wire import EVENTS, NODES, RUN, parts
+from tdiag.probe.wire import CONTROL, EVENTS, NODES, REPORTED, RUN, parts
 
 SILENT_S = Threshold(
     60.0,
@@ -71,6 +71,22 @@ def awaited(part: Path) -> tuple[str, ...]:
         for other in others
         if (record := _record(other)) and _under_way(other, record, now_s)
     )
+
+
+def reporting_elsewhere(part: Path) -> tuple[str, ...]:
+    """Names of the other machines if one of them makes the report: when several end at the same
+    moment, the first to ask here does."""
+    others = [Path(found) for found in parts(shared(part)) if Path(found) != part]
+    claim = shared(part) / CONTROL / REPORTED
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        # Who asked long ago reported without this machine, which was silent then.
+        if _newest_s(part) - claim.stat().st_mtime < SILENT_S:
+            return tuple(str((_record(other) or {}).get("hostname")) for other in others)
+    except OSError:
+        pass  # then each makes the same report
+    return ()
 
 
 def _join(out: Path, command: Sequence[str]) -> Path:

@@ -233,6 +233,8 @@ class _Session:
         self.record.update(end_unix_ns=time.time_ns(), exit_code=ended.code, signal=ended.signal)
         self._write_record(notes)
         awaited = joining.awaited(self.run_dir)
+        if not awaited and far is None and len(wire.parts(shared)) > 1:
+            awaited = joining.reporting_elsewhere(self.run_dir)
         if far is not None:
             try:
                 awaited = far.leave(self.run_dir, whole=ended.report_wanted)

@@ -102,7 +102,9 @@ def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
     if visited:
         if visited.boundary:
             probe.marks.mine()  # the first thread to ask is the one that trains
-        probe.go_on = loaders.left = end_visit
+        else:
+            loaders.left = end_visit  # nothing of the probe stays in a worker either
+        probe.go_on = end_visit
         _idle.append(leave_if_idle)
     else:
         probe.go_on = LateWindows(probe, boundary, root_of_samples, visit).start
@@ -117,7 +119,7 @@ def write_over(run_dir: str) -> None:
 
 def leave_idle() -> None:
     """A visit is over, and this process may have made no step, whose end would have ended it."""
-    for action in _idle:
+    for action in _idle.copy():  # each takes itself off
         action()
 
 

@@ -213,6 +213,7 @@ TRACE_AT = "trace-at"  # the steps that all ranks trace
 # `tdiag attach` asks the ranks of the run for one more pass of windows: the run directory to write.
 VISIT_ASKED = "visit"
 VISIT_ACCEPTED = "accepted"  # what `visit-<pid>` says, with the rank, or `refused: ` and why
+REPORTED = "reported"  # a machine of the job makes the report
 TURNS_OWNER, TURNS_HOLD, TURNS_DONE = "turns.owner", "turns.hold", "turns.done"
 
 # A tool that the probe requests: `<window>-<pid>-<pass>` followed by one of these.

@@ -18,7 +18,14 @@ import pytest
 from tdiag.cli.tried import options
 from tdiag.errors import OccupiedError, UsageError
 from tdiag.launch import rundir
-from tdiag.launch.joining import SILENT_S, awaited, has_parts, open_run, shared
+from tdiag.launch.joining import (
+    SILENT_S,
+    awaited,
+    has_parts,
+    open_run,
+    reporting_elsewhere,
+    shared,
+)
 from tdiag.launch.target import Target
 
 from .harness import NO_ROOF
@@ -61,6 +68,20 @@ def test_the_last_to_end_waits_for_nobody() -> None:
     assert awaited(run) == ("b",) and awaited(part) == ("a",)
     begun(run, JOB.command(""), end_unix_ns=7)
     assert awaited(part) == ()
+
+
+def test_of_two_that_end_at_once_one_reports() -> None:
+    run = first()
+    part = open_run(JOB, OTHER_NODE, Path("run"))
+    for ended, name in ((run, "a"), (part, "b")):
+        begun(ended, JOB.command(""), hostname=name, end_unix_ns=7)
+    assert awaited(run) == awaited(part) == ()
+    assert reporting_elsewhere(part) == ()
+    assert reporting_elsewhere(run) == ("b",)
+    # A minute later: the other reported without this one, which was silent then.
+    late = time.time() + 2 * SILENT_S
+    os.utime(run / "run.json", (late, late))
+    assert reporting_elsewhere(run) == ()
 
 
 def test_one_that_was_killed_is_not_awaited() -> None:
