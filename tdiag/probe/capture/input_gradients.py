@@ -47,32 +47,37 @@ class InputGradients:
             if reference is not None and reference() is tensor:
                 self.read.add(place)
             return
-        asks = name == "requires_grad_" or func == REQUIRES
-        if asks and tensor.is_leaf and len(self.required) < MOST_LEAVES:
+        asked = (name == "requires_grad_" or func == REQUIRES) and tensor.requires_grad
+        odd = asked and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter)
+        if odd and len(self.required) < MOST_LEAVES:
             place = places.caller()
             self.required[id(tensor)] = weakref.ref(tensor), tuple(place) if place else None
 
     def backward_begins(self, loss: Any) -> None:
+        if not self.required:
+            return
         leaves: list[Any] = []
         alone, whole = self._reached(node_of(loss), leaves)
         if not alone or len(self.lines) >= MOST_PLACES:
             return
         for leaf in leaves:
-            reference, place = self.required.get(id(leaf), (None, None))
-            if reference is None or reference() is not leaf:
-                place = None
-            if len(self.unread) < MOST_LEAVES:
-                self.unread[id(leaf)] = weakref.ref(leaf), place
+            place = self.required[id(leaf)][1]
+            self.unread[id(leaf)] = weakref.ref(leaf), place
             if leaf._backward_hooks:
                 self.read.add(place)
         sums = self.lines.setdefault(place, [0, 0])
         sums[0] += alone
         sums[1] += whole
 
+    def _asked(self, leaf: Any) -> bool:
+        """Whether it was made to require gradients in the counted steps, and nobody trains it."""
+        reference, _ = self.required.get(id(leaf), (None, None))
+        return reference is not None and reference() is leaf and id(leaf) not in self.trained
+
     def _reached(self, root: Any, leaves: list[Any]) -> tuple[int, int]:
-        """How many nodes lead to untrained tensors alone, and all; (0, 0) if the graph is too large
-        or has reentrant checkpoints. Appends the tensors."""
-        leads: dict[Any, tuple[bool, bool]] = {}  # node → to trained tensors, to others
+        """How many nodes lead to such tensors alone, and all; (0, 0) if the graph is too large or
+        has reentrant checkpoints. Appends the tensors."""
+        leads: dict[Any, tuple[bool, bool]] = {}  # node → to such a tensor, to another
         left = [(root, False)] if root is not None else []
         while left:
             node, below_done = left.pop()
@@ -87,14 +92,13 @@ class InputGradients:
                 continue
             leaf = getattr(node, "variable", None)
             known = [leads[n] for n, _ in node.next_functions if n is not None]
-            trained, other = any(t for t, _ in known), any(o for _, o in known)
+            asked, other = any(a for a, _ in known), any(o for _, o in known)
             if isinstance(leaf, torch.Tensor):
-                trained = isinstance(leaf, torch.nn.Parameter) or id(leaf) in self.trained
-                other = not trained
-                if other:
-                    leaves.append(leaf)
-            leads[node] = trained, other
-        return sum(other and not trained for trained, other in leads.values()), len(leads)
+                asked = self._asked(leaf)
+                other = not asked
+                leaves += [leaf] * asked
+            leads[node] = asked, other
+        return sum(asked and not other for asked, other in leads.values()), len(leads)
 
     def report(self) -> dict[str, Any]:
         """The field `input_gradients` of the `ops` record."""
