@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
+from torch.utils.data import get_worker_info
+
 from . import existing, facts
 from .boundary import Boundary
 from .capture import make_capture
@@ -65,7 +67,7 @@ def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
     probe.guard(facts.watch_profiler)(probe)
     probe.guard(install_trial)(probe, boundary)
     probe.guard(hide_from_dynamo)(__name__.rpartition(".")[0])
-    if probe.config.get(KERNEL):
+    if probe.config.get(KERNEL) and get_worker_info() is None:
         if visited and visited.loaders:
             probe.guard(loaders.take_over)(visited.loaders)
         probe.guard(existing.adopt)(boundary, inspection, loaders, visited and visited.boundary)

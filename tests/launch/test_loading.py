@@ -40,6 +40,7 @@ signal.signal(signal.SIGUSR1, main)
 """
 # What a probe would have left behind.
 LEFT = """
+        import gc
         from torch.utils.data import _utils, dataloader
         left = [name for name in sys.modules if name.startswith("tdiag")]
         for owner in (DataLoader, dataloader._BaseDataLoaderIter, _utils.fetch._MapDatasetFetcher,
@@ -47,13 +48,25 @@ LEFT = """
             for name, value in vars(owner).items():
                 if "tdiag" in (value.__code__.co_filename if isinstance(value, type(main)) else ""):
                     left.append(name)
-        for made in (batches, getattr(batches, "_dataset_fetcher", batches)):
-            left += [name for name in vars(made) if "tdiag" in name]
+        for made in gc.get_objects():
+            kinds = dataloader._BaseDataLoaderIter, _utils.fetch._BaseDatasetFetcher
+            if issubclass(type(made), kinds):
+                left += [name for name in vars(made) if "tdiag" in name]
         print("left", left, flush=True)
+"""
+PASSES = """
+import itertools
+if WORKERS:
+    batches = iter(loader)
+    del loader
+else:
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
 """
 MADE = "DataLoader(Samples(), batch_size=16, num_workers=WORKERS)"
 LIVING = TRAINING.replace("KIND, WORKERS", HANDLER + "KIND, WORKERS", 1)
-LIVING = LIVING.replace("for step", f"batches = iter({MADE})\nfor step", 1)
+# Without workers in epochs of ten batches; with workers in one, whose loader is gone.
+LIVING = LIVING.replace("return 10**9", "return 10**9 if WORKERS else 160")
+LIVING = LIVING.replace("for step", f"loader = {MADE}\n{PASSES}\nfor step", 1)
 LIVING = LIVING.replace(f"enumerate({MADE})", "enumerate(batches)")
 LIVING = LIVING.replace('        print("done"', f'{LEFT}        print("done"')
 
@@ -87,7 +100,10 @@ def test_the_probe_measures_and_leaves(
     assert found.verdict.cls == "io", found.verdict
     assert any(finding.speedup and not finding.advisory for finding in found.findings)
     assert any("the probe was loaded into it" in note.text for note in found.notes)
-    assert records(run_dir, "loader")[0]["num_workers"] == int(workers)
+    (loader,) = records(run_dir, "loader")
+    assert loader["num_workers"] == int(workers) and loader["batch_size"] == 16
+    assert loader["dataset_class"] == "Samples"
+    assert (len(records(run_dir, "iterator")) > 1) is (workers == "0")
     assert records(run_dir, "optimizer")[0]["name"] == "SGD"
     assert not records(run_dir, "failure") and not (run_dir / wire.PROBE_ERROR).exists()
     ended = len(records(run_dir, "steps"))
