@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.model.place import Place
 from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.rules.base import same_function
 from tdiag.rules.hooks import MODULE_FILE
 
 
@@ -50,9 +51,12 @@ def module_called_at(spots: Collection[tuple[str, int]], trees: CallTrees | None
         calls = (n for n, x in enumerate(outermost) if frames[x].file.endswith(MODULE_FILE))
         users = [frames[x] for x in outermost[: next(calls, 0)] if frames[x].user]
         if users:
-            at = Place(file=users[-1].file, line=users[-1].line, function=users[-1].name)
-            shares[at] += frame.frac
+            shares[_place(users[-1])] += frame.frac
     return max(shares, key=lambda at: shares[at], default=None)
+
+
+def _place(frame: CallFrame) -> Place:
+    return Place(file=frame.file, line=frame.line, function=frame.name)
 
 
 def _callers(number: int, frames: Sequence[CallFrame]) -> list[int]:
@@ -61,6 +65,19 @@ def _callers(number: int, frames: Sequence[CallFrame]) -> list[int]:
     while frames[found[-1]].parent >= 0:
         found.append(frames[found[-1]].parent)
     return found[::-1]
+
+
+def caller_of(place: Place, trees: CallTrees | None) -> Place | None:
+    """The user's line that most often calls the function of this place, by the samples."""
+    frames = trees.training if trees else ()
+    shares: dict[Place, float] = defaultdict(float)
+    for number, frame in enumerate(frames):
+        if frame.user and same_function(_place(frame), place):
+            users = [frames[x] for x in _callers(number, frames)[:-1] if frames[x].user]
+            # A comprehension is called by the function itself.
+            if users and not same_function(_place(users[-1]), place):
+                shares[_place(users[-1])] += frame.frac
+    return max(shares, key=lambda at: shares[at], default=None)
 
 
 def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -> Place | None:
@@ -80,8 +97,7 @@ def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -
         callers = {}
         for depth, x in enumerate(above):
             if frames[x].user:
-                at = Place(file=frames[x].file, line=frames[x].line, function=frames[x].name)
-                callers[at.spot] = depth, at
+                callers[frames[x].file, frames[x].line] = depth, _place(frames[x])
         for spot, found in callers.items():
             shares[spot] += frame.frac
             places[spot] = max(found, places.get(spot, found), key=lambda x: x[0])

@@ -11,7 +11,7 @@ from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Modules, Optimizers
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, same_function, where
+from tdiag.rules.base import Abstain, where
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 LARGE_FRAC = Threshold(
@@ -77,23 +77,6 @@ def line_in_framework(trees: CallTrees | None) -> Place | None:
     most = max(shares, key=lambda at: shares[at], default=None)
     whole = sum(shares.values())
     return most if most is not None and shares[most] > MAJORITY_FRAC * whole else None
-
-
-def caller_of(place: Place, trees: CallTrees | None) -> Place | None:
-    """The user's line that most often calls the function of this place, by the samples."""
-    frames = trees.training if trees else ()
-    shares: dict[Place, float] = defaultdict(float)
-    for frame in frames:
-        if frame.user and same_function(Place(frame.file, frame.line, frame.name), place):
-            above = frame.parent
-            while above >= 0 and not frames[above].user:
-                above = frames[above].parent
-            if above >= 0:
-                caller = frames[above]
-                at = Place(file=caller.file, line=caller.line, function=caller.name)
-                if not same_function(at, place):  # a comprehension of the function itself
-                    shares[at] += frame.frac
-    return max(shares, key=lambda at: shares[at], default=None)
 
 
 def over(place: Place | None, loaders: Loaders | None) -> str:

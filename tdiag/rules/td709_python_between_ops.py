@@ -44,7 +44,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
-from tdiag.rules.evaluation import caller_of
+from tdiag.rules.callers import caller_of
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP

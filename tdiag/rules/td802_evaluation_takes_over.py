@@ -45,12 +45,11 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
-from tdiag.rules.callers import inclusive, inclusive_of
+from tdiag.rules.callers import caller_of, inclusive, inclusive_of
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
     SEEN_ONCE,
     abstain_unless_epoch_ended,
-    caller_of,
     evaluation_place,
     gathers,
     line_in_framework,

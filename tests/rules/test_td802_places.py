@@ -12,8 +12,9 @@ from tdiag.evidence.from_run.records import IteratorRecord
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
+from tdiag.rules.callers import caller_of
 from tdiag.rules.catalogue import find
-from tdiag.rules.evaluation import caller_of, line_in_framework
+from tdiag.rules.evaluation import line_in_framework
 from tdiag.rules.examples import at, environment, loaders, module, op_line, ops, stack, stacks
 
 FILE = at(1).file
