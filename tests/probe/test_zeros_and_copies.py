@@ -128,6 +128,7 @@ IN_ROWS = "x = x[:, None].expand(-1, 16, -1).reshape(100, 16 * 256)"
         ("x = torch.randn(1600, 256)", 0),
         (f"{IN_ROWS} + torch.randn(16 * 256)", 0),
         ("x = torch.ones(1600, 256)", 0),  # alike without copies
+        ("x = F.interpolate(torch.randn(1, 1, 800, 128), scale_factor=2)[0, 0]", 0),  # as data may
     ],
 )
 def test_functions_of_copied_numbers(copied: str, copies: int, tmp_path: Path) -> None:
@@ -138,6 +139,13 @@ def test_functions_of_copied_numbers(copied: str, copies: int, tmp_path: Path) -
     here = [x for x in ops.lines if x.at.line == HERE]
     share = sum(x.copied_ns for x in here) / sum(x.elapsed_ns for x in here)
     assert share > 0.6 if copies else share == 0
+
+
+def test_samples_that_a_loader_copied(tmp_path: Path) -> None:
+    """A user's history for each of its candidates: the line that computes is all that is known."""
+    copied = "x = torch.stack([row for row in x for _ in range(8)])"
+    (found,) = counted(tmp_path, BODY, copied).copied
+    assert found.at and (found.at.line, found.copies) == (HERE, 8)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +170,8 @@ def test_what_follows_from_copies(made: str, least: float, tmp_path: Path) -> No
         ("x = x.repeat(8, 1) + torch.randn(800, 1)", BODY),
         ("x = F.dropout(x.repeat(8, 1))", BODY),
         ("x = x[torch.randint(0, 100, (800,))]", BODY),  # not a regular pattern
+        ("x = torch.stack([*x[:25], *x[:25], *x[:25], *x[:25]])", BODY),  # few samples, as data
+        ("x = torch.stack([x[0]] * 100)", BODY),
         ("images = images.flip(0)", PICTURE),
         ("ids = (ids % 50).view(16, 32)", READ),
     ],

@@ -44,7 +44,10 @@ class RowCopies:
     copies of unknown origin, ns of computing copies again, and the largest number of copies."""
 
     def __init__(self) -> None:
-        self.copies: dict[int, Any] = {}  # number of rows → place of the last copy with as many
+        # Number of rows → place of the last copy with as many: of all, and of those by a function
+        # that does nothing else.
+        self.copies: dict[int, Any] = {}
+        self.made: dict[int, Any] = {}
         self.copied: dict[Any, list[int]] = {}
         # id of a result of copied rows → weak reference, copies of each, place.
         self.results: dict[int, tuple[Any, int, Any]] = {}
@@ -55,7 +58,8 @@ class RowCopies:
     ) -> None:  # fmt: skip
         """A call of this line, at ``at``, returned after ``took`` ns."""
         if name in COPIES | PICKS:
-            self._copied(result, at, sure=name in COPIES)
+            if name != "__getitem__" or _by_numbers(args[1]):
+                self._copied(result, at, sure=name in COPIES)
             return
         first = args[0] if args else kwargs.get("input")
         reference, copies, place = self.results.get(id(first), (None, 1, None))
@@ -79,12 +83,15 @@ class RowCopies:
     def _computed(
         self, read: torch.Tensor, name: str, at: Any, line: LineCalls, took: int, result: Any
     ) -> bool:
-        """Whether this tensor holds copies, which the call then computed again."""
-        copies = _copies(read, name)
-        if copies > 1:
-            counts = (len(read), _rows(read), read.shape[1])
-            place = next((self.copies[n] for n in counts if n in self.copies), at)
-            self._again(line, took, result, copies, place)
+        """Whether this tensor holds copies, which the call then computed again. Data may hold equal
+        numbers (a picture made larger, padding), or the same few samples again and again; so only
+        equal samples side by side need no line that copied."""
+        counts = (len(read), _rows(read), read.shape[1])
+        origins = self.made if name in POINTWISE else self.copies
+        origin = next((origins[n] for n in counts if n in origins), None)
+        copies = _copies(read, name, whole=origin is None)
+        if copies > 1 and (origin is not None or name not in POINTWISE):
+            self._again(line, took, result, copies, origin or at)
         return copies > 1
 
     def _again(self, line: LineCalls, took: int, result: Any, copies: int, place: Any) -> None:
@@ -103,10 +110,18 @@ class RowCopies:
             for number in {len(result), _rows(result), result.numel() // max(1, len(result))}:
                 if sure or number not in self.copies:
                     self.copies[number] = at
+                if sure:
+                    self.made[number] = at
 
     def report(self) -> dict[str, Any]:
         """The field `copied` of the `ops` record."""
         return {"copied": [[at, *sums] for at, sums in self.copied.items()]}
+
+
+def _by_numbers(index: Any) -> bool:
+    """Whether rows are named by their numbers, which may name one more than once."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, (torch.Tensor, list)) for part in parts)
 
 
 def _same_for_all_rows(first: Any, args: Any, kwargs: Any) -> bool:
@@ -125,12 +140,15 @@ def _rows(value: torch.Tensor) -> int:
     return value.numel() // max(1, value.shape[-1])
 
 
-def _copies(value: torch.Tensor, name: str) -> int:
-    """How often each row occurs, or each sample: along the first dimension, or the second."""
+def _copies(value: torch.Tensor, name: str, whole: bool) -> int:
+    """How often each sample occurs or, unless ``whole``, each row: along the first dimension, or
+    the second."""
     spread = math.prod(n for n, step in zip(value.shape, value.stride(), strict=True) if not step)
     if spread > 1:
         return spread
     kinds = [value.flatten(1)]
+    if whole:
+        return _side_by_side(kinds[0])
     if name not in CONVOLUTIONS and value.dim() == 3:
         kinds += [value.flatten(0, 1), value.transpose(0, 1).flatten(1)]
     elif name in POINTWISE:
@@ -139,20 +157,29 @@ def _copies(value: torch.Tensor, name: str) -> int:
 
 
 def _copies_of_rows(rows: torch.Tensor) -> int:
-    number = len(rows)
-    # A number of each row's own, so that rows of zeros and ones are told apart, too.
-    marks = (rows * torch.linspace(0.5, 1.5, rows.shape[1], dtype=rows.dtype)).sum(1)
-    same = marks == marks[0]
-    if number < 2 or int(same.sum()) < 2:
-        return 1
-    beside = number if bool(same.all()) else int((~same).to(torch.uint8).argmax())
-    if beside > 1 and number % beside == 0:
-        groups = rows.reshape(-1, beside, rows.shape[1])
-        if bool((groups == groups[:, :1]).all()):
-            return beside
-    period = 1 + int(same[1:].to(torch.uint8).argmax())
-    if period > 1 and number % period == 0:
+    same = _like_the_first(rows)
+    if (beside := _side_by_side(rows, same, alike=True)) > 1:
+        return beside
+    number, period = len(rows), 1 + int(same[1:].to(torch.uint8).argmax())
+    if bool(same[1:].any()) and period > 1 and number % period == 0:
         groups = rows.reshape(-1, period, rows.shape[1])
         if bool((groups == groups[:1]).all()):
             return number // period
     return 1
+
+
+def _side_by_side(rows: torch.Tensor, same: Any = None, alike: bool = False) -> int:
+    """The size of the groups of equal rows, 1 without. ``alike``: all rows may be one group."""
+    same = _like_the_first(rows) if same is None else same
+    number, all_of_them = len(rows), bool(same.all())
+    beside = number if all_of_them else int((~same).to(torch.uint8).argmax())
+    if beside < 2 or number % beside or (all_of_them and not alike):
+        return 1
+    groups = rows.reshape(-1, beside, rows.shape[1])
+    return beside if bool((groups == groups[:, :1]).all()) else 1
+
+
+def _like_the_first(rows: torch.Tensor) -> torch.Tensor:
+    # A number of each row's own, so that rows of zeros and ones are told apart, too.
+    marks = (rows * torch.linspace(0.5, 1.5, rows.shape[1], dtype=rows.dtype)).sum(1)
+    return marks == marks[:1]
