@@ -83,14 +83,9 @@ class RowCopies:
     def _computed(
         self, read: torch.Tensor, name: str, at: Any, line: LineCalls, took: int, result: Any
     ) -> bool:
-        """Whether this tensor holds copies, which the call then computed again. Data may hold equal
-        numbers (a picture made larger, padding), or the same few samples again and again; so only
-        equal samples side by side need no line that copied."""
-        counts = (len(read), _rows(read), read.shape[1])
-        origins = self.made if name in POINTWISE else self.copies
-        origin = next((origins[n] for n in counts if n in origins), None)
-        copies = _copies(read, name, whole=origin is None)
-        if copies > 1 and (origin is not None or name not in POINTWISE):
+        """Whether this tensor holds copies, which the call then computed again."""
+        copies, origin = _copies(read, name, self.made if name in POINTWISE else self.copies)
+        if copies > 1:
             self._again(line, took, result, copies, origin or at)
         return copies > 1
 
@@ -140,20 +135,26 @@ def _rows(value: torch.Tensor) -> int:
     return value.numel() // max(1, value.shape[-1])
 
 
-def _copies(value: torch.Tensor, name: str, whole: bool) -> int:
-    """How often each sample occurs or, unless ``whole``, each row: along the first dimension, or
-    the second."""
+def _copies(value: torch.Tensor, name: str, origins: dict[int, Any]) -> tuple[int, Any]:
+    """How often each sample or row occurs, along the first dimension or the second, and the place
+    that copied as many.
+
+    Data may hold equal numbers (a picture made larger, padding), or the same few samples again and
+    again. So without such a place only equal samples side by side count, and no functions.
+    """
     spread = math.prod(n for n, step in zip(value.shape, value.stride(), strict=True) if not step)
     if spread > 1:
-        return spread
+        counts = (len(value), _rows(value), value.shape[1])
+        return spread, next((origins[n] for n in counts if n in origins), None)
     kinds = [value.flatten(1)]
-    if whole:
-        return _side_by_side(kinds[0])
     if name not in CONVOLUTIONS and value.dim() == 3:
         kinds += [value.flatten(0, 1), value.transpose(0, 1).flatten(1)]
     elif name in POINTWISE:
         kinds.append(value.transpose(0, 1).flatten(1))
-    return max(_copies_of_rows(rows) for rows in kinds)
+    found = [(_copies_of_rows(x), origins[len(x)]) for x in kinds if len(x) in origins]
+    if name not in POINTWISE:
+        found.append((_side_by_side(kinds[0]), None))
+    return max(found, key=lambda x: x[0], default=(1, None))
 
 
 def _copies_of_rows(rows: torch.Tensor) -> int:

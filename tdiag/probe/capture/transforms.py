@@ -11,7 +11,6 @@ from .operands import LONG_NS
 
 AWKWARD_PRIME = 61  # the rule TD743 has its source
 REAL_RESULT = {"fft_irfft", "fft_irfft2", "fft_irfftn"}  # as long as the transform
-TWO, ALL = ("fft2", "rfft2", "irfft2"), ("fftn", "rfftn", "irfftn")
 NAMES = {f"fft_{way}{kind}" for way in ("", "i") for kind in ("fft", "rfft", "fft2", "rfft2",
                                                               "fftn", "rfftn")}  # fmt: skip
 
