@@ -9,7 +9,8 @@ import torch
 
 from .operands import LONG_NS
 
-AWKWARD_PRIME = 61  # the rule TD743 has its source
+# The smallest at which TD743's gain was measured (benchmarks/rule_constants.py td743).
+AWKWARD_PRIME = 61
 REAL_RESULT = {"fft_irfft", "fft_irfft2", "fft_irfftn"}  # as long as the transform
 NAMES = {f"fft_{way}{kind}" for way in ("", "i") for kind in ("fft", "rfft", "fft2", "rfft2",
                                                               "fftn", "rfftn")}  # fmt: skip
