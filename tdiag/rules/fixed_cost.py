@@ -173,6 +173,21 @@ def gain_with_backward(spent: Mapping[str, float], backward: float, share: float
     )
 
 
+def gain_if_faster(
+    spent: Mapping[str, float], backward: float, share: float, low: float, high: float, how: str
+) -> Gain:
+    """The same if these calls and their backward lose a measured share of their time, ``low`` to
+    ``high``. ``how``: these figures in words."""
+    total = sum(spent.values())
+    return Gain(
+        (total + backward * least_of_backward(share)) * low,
+        (total + backward * most_of_backward(share)) * high,
+        f"{how}; backward may take {BACKWARD_TIMES:.0f} times as long as that of other calls at the"
+        " high end, and theirs that at the low end.",
+        (*spent, "backward"),
+    )
+
+
 def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
     """For each training phase before backward: its clean time × this part of the time of its calls,
     ns per step; phases without any are left out. Before the forward pass, time beyond that of the

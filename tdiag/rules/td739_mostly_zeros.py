@@ -33,15 +33,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, frac, ns, where
+from tdiag.rules.base import Found, frac, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import (
-    BACKWARD_TIMES,
-    backward_share,
-    least_of_backward,
-    lines_of_part,
-    most_of_backward,
-)
+from tdiag.rules.fixed_cost import backward_share, gain_if_faster, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD739"
@@ -93,13 +87,14 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="adjacency = adjacency.to_sparse_csr()  # once; then adjacency @ x\n"
             "y = table.weight[ids]  # not one_hot(ids, n).float() @ table.weight",
         ),
-        gain=Gain(
-            (total + backward * least_of_backward(share)) * low,
-            (total + backward * most_of_backward(share)) * high,
+        gain=gain_if_faster(
+            spent,
+            backward,
+            share,
+            low,
+            high,
             f"a sparse product takes {SPARSE_LOW} to {SPARSE_HIGH} times the share that is not zero"
-            f" of this time; backward may take {BACKWARD_TIMES:.0f} times as long as that of other"
-            " calls at the high end, and theirs that at the low end.",
-            (*spent, "backward"),
+            " of this time",
         ),
         at=worst.at,
     )

@@ -30,15 +30,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.base import Found, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import (
-    BACKWARD_TIMES,
-    backward_share,
-    least_of_backward,
-    lines_of_part,
-    most_of_backward,
-)
+from tdiag.rules.fixed_cost import backward_share, gain_if_faster, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD743"
@@ -95,13 +89,13 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             action=f"Transform at length {fast:,}",
             code=f"torch.fft.rfft(x, n={fast})  # not n={length}; scipy.fft.next_fast_len finds it",
         ),
-        gain=Gain(
-            (total + backward * least_of_backward(share)) * (1 - 1 / FASTER_LOW),
-            (total + backward * most_of_backward(share)) * (1 - 1 / FASTER_HIGH),
-            f"{FASTER_LOW} to {FASTER_HIGH} times as fast; backward may take {BACKWARD_TIMES:.0f}"
-            " times as long as that of other calls at the high end, and theirs that at the low"
-            " end.",
-            (*spent, "backward"),
+        gain=gain_if_faster(
+            spent,
+            backward,
+            share,
+            1 - 1 / FASTER_LOW,
+            1 - 1 / FASTER_HIGH,
+            f"{FASTER_LOW} to {FASTER_HIGH} times as fast",
         ),
         at=worst,
     )
