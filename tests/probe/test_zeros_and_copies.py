@@ -116,6 +116,8 @@ def test_copies_of_rows(copied: str, made: str, copies: int, tmp_path: Path) -> 
 
 
 WAVES = "(x.sin() * x.cos()).mean() * self.table[0]"
+# Equal samples, and copies of something else, once for each of them.
+EQUAL = "x = torch.stack([torch.arange(256.0)] * 1600); x[:, None, :4].expand(-1, 8, -1)"
 IN_ROWS = "x = x[:, None].expand(-1, 16, -1).reshape(100, 16 * 256)"
 
 
@@ -128,6 +130,7 @@ IN_ROWS = "x = x[:, None].expand(-1, 16, -1).reshape(100, 16 * 256)"
         ("x = torch.randn(1600, 256)", 0),
         (f"{IN_ROWS} + torch.randn(16 * 256)", 0),
         ("x = torch.ones(1600, 256)", 0),  # alike without copies
+        (EQUAL, 0),
         ("x = F.interpolate(torch.randn(1, 1, 800, 128), scale_factor=2)[0, 0]", 0),  # as data may
     ],
 )

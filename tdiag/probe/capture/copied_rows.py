@@ -102,7 +102,7 @@ class RowCopies:
 
     def _copied(self, result: Any, at: Any, sure: bool) -> None:
         if isinstance(result, torch.Tensor) and result.dim() > 1:
-            for number in {len(result), _rows(result), result.numel() // max(1, len(result))}:
+            for number in _numbers_of_copies(result):
                 if sure or number not in self.copies:
                     self.copies[number] = at
                 if sure:
@@ -133,6 +133,21 @@ def _varies(value: torch.Tensor) -> bool:
 
 def _rows(value: torch.Tensor) -> int:
     return value.numel() // max(1, value.shape[-1])
+
+
+def _numbers_of_copies(result: torch.Tensor) -> set[int]:
+    """How many rows tensors may have that are made of these copies: rows of the first dimension, of
+    all dimensions but the last, or of all but the first. An expanded tensor tells which of its
+    dimensions holds the copies; else each may."""
+    sizes = zip(result.shape, result.stride(), strict=True)
+    copied = [at for at, (size, step) in enumerate(sizes) if size > 1 and not step]
+    within = range(result.dim())
+    counts = (
+        (len(result), within[:1]),
+        (_rows(result), within[:-1]),
+        (result.numel() // max(1, len(result)), within[1:]),
+    )
+    return {n for n, along in counts if not copied or any(at in along for at in copied)}
 
 
 def _copies(value: torch.Tensor, name: str, origins: dict[int, Any]) -> tuple[int, Any]:
