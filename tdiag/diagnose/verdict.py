@@ -68,6 +68,7 @@ WORDS = {
 }
 
 AFTER_THE_STEP = "work after the optimizer's step"
+IN_THE_STEP = "the optimizer's step: Python and calls that do little work"
 
 
 def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]) -> Verdict:
@@ -111,7 +112,7 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         confidence = min(confidence, GUESS_CONFIDENCE)
     family = family_of(candidate.cls)
     whole = costs.families()[family] / costs.step_ns
-    words = _words(candidate, evidence, budget)
+    words = _words(candidate, evidence, budget, costs, findings)
     summary = f"{candidate.share:.0%} of the step goes to {words}"
     if family == "input" and whole - candidate.share >= NOTICEABLE_FRAC:
         summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
@@ -143,13 +144,23 @@ def _roofline_of(evidence: Evidence, budget: Budget, costs: Costs) -> tuple[Roof
     return found, ""
 
 
-def _words(candidate: _Candidate, evidence: Evidence, budget: Budget) -> str:
-    """Where the step's time goes. Storage is named only if it was read, and Python and dispatch
-    only if the time is not what follows the step, which may be anything."""
+def _words(
+    candidate: _Candidate,
+    evidence: Evidence,
+    budget: Budget,
+    costs: Costs,
+    findings: Sequence[Finding],
+) -> str:
+    """Where the step's time goes. Storage is named only if it was read. Overhead has a place if it
+    is that of the optimizer's step, or if it follows the step; the latter may be anything."""
     cls = candidate.cls
     after = 0.0 if budget.has_device else budget.share("other")
     if cls == "overhead" and after > MAJORITY_FRAC * candidate.share:
         return AFTER_THE_STEP
+    mine = (x for x in findings if x.speedup and not x.advisory and costs.class_of(x) == cls)
+    most = max(mine, key=lambda x: x.at_best_ns, default=None)
+    if cls == "overhead" and most and most.components == ("optimizer",):
+        return IN_THE_STEP
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None
     if cls == "io" and "data_wait_io" not in budget.components_ns:

@@ -244,6 +244,16 @@ def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> flo
     return sum(found) * (1 + BACKWARD_WORK) if found else None
 
 
+def products_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> float:
+    """The least time that this machine needs for the matrix products and convolutions of exactly
+    these lines, backward included, ns per step: merging the calls saves none of it. Those whose
+    line the trace does not know are left out."""
+    if work is None or roof is None:
+        return 0.0
+    spots = {line.at.spot for line in mine}
+    return sum(roof.best_ns(op) for op in work.ops if op.flops and op.at and op.at.spot in spots)
+
+
 def best_of_step_ns(work: Work | None, roof: Roof | None) -> float | None:
     """The same for all work of the traced step, without doubling it for backward, which the trace
     contains."""

@@ -18,7 +18,8 @@ its own slice: stack their weights, and multiply all slices with them in one `to
 
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that one layer
-instead of many saved in measurements (16 to 256 linear layers). The high end includes the updates
+instead of many saved in measurements (16 to 256 linear layers), but not the time that the products
+need at best. The high end includes the updates
 of their parameters, by their share in the optimizer's tensors. Low end 0 if the calls do much work.
 
 ## When this advice is wrong
@@ -36,7 +37,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of, products_ns
 from tdiag.rules.loops import MIN_LINE_CALLS
 from tdiag.units import duration, percent
 
@@ -80,7 +81,8 @@ def check(
     at = worst.shared_at or worst.at
     layers, merged = worst.shared, 1 - 1 / worst.shared
     updates = phases.wall_ns.get("optimizer", 0.0) * _tensors(lines, optimizers) * merged
-    high = cost.spent_ns * min(merged, 1 - 1 / MERGED_HIGH) + updates
+    saved = cost.spent_ns * min(merged, 1 - 1 / MERGED_HIGH)
+    high = min(saved, max(0.0, cost.spent_ns - products_ns(lines, work, roof))) + updates
     return Found(
         summary=(
             f"{layers} layers are called one after another on one input, or on slices of it,"
@@ -103,10 +105,11 @@ def check(
             "results = self.heads(x).unflatten(-1, (heads, outputs))",
         ),
         gain=Gain(
-            cost.spent_ns * (1 - 1 / MERGED_LOW) if sure else 0.0,
+            min(cost.spent_ns * (1 - 1 / MERGED_LOW), high) if sure else 0.0,
             high,
-            "high end: the most that one layer instead of many saved in measurements, and the"
-            " updates of their parameters; low end: "
+            "high end: the most that one layer instead of many saved in measurements, but not the"
+            " time that their products need at best, and the updates of their parameters; low"
+            " end: "
             + ("the least that it saved." if sure else "nothing, if the calls work efficiently."),
             ("forward", "backward", "optimizer"),
         ),

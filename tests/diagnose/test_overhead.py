@@ -27,3 +27,13 @@ def test_work_after_the_step_is_not_called_python_and_dispatch() -> None:
     )
     collected = run({"gc": 75, "other": 5}).summary
     assert "goes to Python, dispatch and framework overhead" in collected
+
+
+def test_the_overhead_of_the_optimizers_step_is_named_so() -> None:
+    """If it is the largest of the overhead."""
+    update = replace(finding("overhead", 0.5), components=("optimizer",))
+    forward = replace(finding("overhead", 0.3), components=("forward",))
+    named = "goes to the optimizer's step: Python and calls that do little work"
+    assert named in run({"optimizer": 60}, findings=(forward, update)).summary
+    larger = replace(finding("overhead", 0.7), components=("forward",))
+    assert named not in run({"optimizer": 60}, findings=(larger, update)).summary

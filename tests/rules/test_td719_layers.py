@@ -62,6 +62,13 @@ def test_calls_that_work_or_may_work_promise_nothing(known: tuple[Any, ...]) -> 
     assert found is not None and found.speedup is not None and found.speedup.low == 1.0
 
 
+def test_merging_saves_nothing_of_what_the_products_need() -> None:
+    """Eight experts whose products take 80 of 100 ms at best."""
+    found = judged(*roofline(80.0))
+    assert found is not None
+    assert found.at_best_ns == pytest.approx(20 * MS, rel=0.02)
+
+
 def test_the_high_end_includes_the_updates_of_their_parameters() -> None:
     updated = Optimizer(name="SGD", created_at=at(9), tensors=80, config={})
     alone, all_of_them = judged(), judged(Optimizers(optimizers=(updated,)))
