@@ -12,6 +12,7 @@ from tdiag.diagnose.compile_report import make_compile_report
 from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.efficiency import make_roofline
 from tdiag.diagnose.engine import run_rules
+from tdiag.diagnose.line_classes import with_line_classes
 from tdiag.diagnose.main_line import with_fetch_lines
 from tdiag.diagnose.straggler import of_ranks, rank_steps, with_its_first_finding
 from tdiag.diagnose.together import together
@@ -58,6 +59,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     findings = with_its_first_finding(findings, evidence)
     watched = evidence.get(Watched)
     verdict = of_watched(evidence, watched) if watched else judge(evidence, budget, findings)
+    findings = with_line_classes(findings, evidence, budget)
     verdict = of_ranks(verdict, evidence, _communicating_step(evidence, budget))
     if verdict.healthy:  # no fix is urgent, so findings become advisories
         findings = [msgspec.structs.replace(found, advisory=True) for found in findings]

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
-from tdiag.diagnose.line_classes import Spot, classes_of_lines
-from tdiag.diagnose.sampled_lines import above, explain_by_lines, preparing_line
-from tdiag.evidence.device import DeviceTime
+from tdiag.diagnose.line_classes import class_of, classes_of_lines
+from tdiag.diagnose.preparing import in_preparing, lines_on_batch, prepared_by
+from tdiag.diagnose.sampled_lines import explain_by_lines, preparing_line
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import Environment, System, Threads
+from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Finding
+from tdiag.model.place import Spot
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, held, known_to
+from tdiag.rules.base import MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
@@ -90,9 +91,7 @@ class Costs:
         return max(self.unknown, key=lambda name: self.unknown[name])
 
     def class_of(self, finding: Finding) -> str:
-        """The finding's class; for overhead that of its line, if it has one."""
-        at = finding.location if finding.cls == "overhead" else None
-        return self.of_lines.get(at.spot, finding.cls) if at else finding.cls
+        return class_of(finding, self.of_lines)
 
     def add(self, cls: str, ns: float) -> None:
         if ns > 0:
@@ -119,8 +118,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     most expensive finding."""
     costs = Costs(budget.step_ns, of_lines=classes_of_lines(evidence, budget))
     _from_budget(costs, evidence, budget)
-    # Work on a loader's batch before the forward is preprocessing, whichever finding names it.
-    before = {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()
+    before = lines_on_batch(evidence, budget)
     for finding in findings:
         if finding.cls == "straggler":  # its verdict is made apart
             continue
@@ -128,7 +126,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
         on_batch = cls == "overhead" and at is not None and at.spot in before
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
-            prepares = high * _in_preparing(finding, evidence, budget, on_batch)
+            prepares = high * in_preparing(finding, evidence, budget, on_batch)
             # It makes no batch: a loss before the model is called, or calls of the model itself.
             calls_model = {"prepare", "forward"} <= set(finding.components)
             if cls == "python_loss" or (cls == "overhead" and calls_model):
@@ -206,14 +204,6 @@ def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:
         costs.unknown.update(dict.fromkeys(left, 0.0))
 
 
-def _in_preparing(finding: Finding, evidence: Evidence, budget: Budget, on_batch: bool) -> float:
-    """The share of the finding's time that makes batches by hand, or works ``on_batch`` before the
-    forward, and so has a class."""
-    spent = held(budget, *finding.components)
-    prepares = "prepare" in finding.components and (on_batch or _prepared_by(evidence))
-    return held(budget, "prepare") / spent if spent and prepares else 0.0
-
-
 def _explain(costs: Costs, finding: Finding, evidence: Evidence, budget: Budget) -> float:
     """Subtract what the finding explains from the unexplained time; returns how much, ns per step.
 
@@ -273,7 +263,7 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     unknown = {name: float(parts.get(name, 0)) for name in ("unattributed", "other", *_FOR_LINES)}
     if budget.has_device:
         unknown["other"] = 0.0
-    prepared = _prepared_by(evidence)
+    prepared = prepared_by(evidence)
     if prepared and unknown["prepare"]:
         costs.add(prepared, unknown.pop("prepare"))
         phases = evidence.get(Phases)
@@ -298,25 +288,6 @@ def _kind_of_wait(evidence: Evidence) -> str:
         return "input"
     starting = starting_workers(phases, loaders.train())
     return "loader" if starting > MAJORITY_FRAC * phases.wall_ns.get("data_wait", 0.0) else "input"
-
-
-def _prepared_by(evidence: Evidence) -> str:
-    """The class of making batches by hand, without a DataLoader; "" if unknown.
-
-    If it is mostly CPU time, of any thread: preprocessing. Otherwise, or if no trace shows when the
-    device was idle: reading, copying, waiting for a core or for the device, which the evidence here
-    cannot separate.
-    """
-    phases, environment = evidence.get(Phases), evidence.get(Environment)
-    if phases is None or environment is None:
-        return ""
-    if environment.device != "cpu" and evidence.get(DeviceTime) is None:
-        return ""
-    if "data_wait" in phases.wall_ns:
-        return ""
-    wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
-    beside = phases.made_beside and environment.device == "cpu"
-    return "cpu" if cpu > MAJORITY_FRAC * wall or beside else ""
 
 
 def _counted(findings: Sequence[Finding]) -> set[str]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from tdiag.diagnose.preparing import lines_on_batch, prepared_by
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
+from tdiag.model.diagnosis import Finding
+from tdiag.model.place import Spot
 from tdiag.rules.fixed_cost import moves_memory
 from tdiag.rules.hooks import observing
 from tdiag.rules.log_lines import described, logging_spots
 from tdiag.rules.loop_lines import between_epochs, epochs_place, of_the_loss
-
-Spot = tuple[str, int]
 
 
 def classes_of_lines(evidence: Evidence, budget: Budget) -> dict[Spot, str]:
@@ -27,6 +32,29 @@ def classes_of_lines(evidence: Evidence, budget: Budget) -> dict[Spot, str]:
         **dict.fromkeys(of_the_loss(stacks, ops, trees), "python_loss"),
         **dict.fromkeys(logging, "logging"),
     }
+
+
+def with_line_classes(
+    findings: Sequence[Finding], evidence: Evidence, budget: Budget | None
+) -> list[Finding]:
+    """Findings of overhead with the class of their line, as the verdict counts them. Work on a
+    loader's batch, or on one made by hand, is preprocessing if it is all before the forward."""
+    if budget is None:
+        return list(findings)
+    lines, on_batch = classes_of_lines(evidence, budget), lines_on_batch(evidence, budget)
+    found = []
+    for finding in findings:
+        cls, at = class_of(finding, lines), finding.location
+        if cls == "overhead" and finding.components == ("prepare",):
+            cls = "cpu" if at and at.spot in on_batch else prepared_by(evidence) or cls
+        found.append(replace(finding, cls=cls))
+    return found
+
+
+def class_of(finding: Finding, of_lines: Mapping[Spot, str]) -> str:
+    """The finding's class; for overhead that of its line, if it has one."""
+    at = finding.location if finding.cls == "overhead" else None
+    return of_lines.get(at.spot, finding.cls) if at else finding.cls
 
 
 def _made_again(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+Spot = tuple[str, int]  # file and line
+
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """``file`` is absolute unless a trace recorded it as relative; ``line`` counts from 1, 0 =
@@ -14,6 +16,6 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     function: str = ""
 
     @property
-    def spot(self) -> tuple[str, int]:
+    def spot(self) -> Spot:
         """File and line: sources name the function differently (``forward``, ``Net.forward``)."""
         return self.file, self.line

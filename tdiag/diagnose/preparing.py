@@ -1,0 +1,46 @@
+"""Time between the batch and the forward: whose work it is."""
+
+from __future__ import annotations
+
+from tdiag.diagnose.sampled_lines import above
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.machine import Environment
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.model.diagnosis import Finding
+from tdiag.model.place import Spot
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.base import DATA_WAIT, held
+
+
+def lines_on_batch(evidence: Evidence, budget: Budget) -> set[Spot]:
+    """Lines that work on a loader's batch before the forward: that is preprocessing, whichever
+    finding names it."""
+    return {x.at.spot for x in above(evidence)} if held(budget, *DATA_WAIT) else set()
+
+
+def in_preparing(finding: Finding, evidence: Evidence, budget: Budget, on_batch: bool) -> float:
+    """The share of the finding's time that makes batches by hand, or works ``on_batch`` before the
+    forward, and so has a class."""
+    spent = held(budget, *finding.components)
+    prepares = "prepare" in finding.components and (on_batch or prepared_by(evidence))
+    return held(budget, "prepare") / spent if spent and prepares else 0.0
+
+
+def prepared_by(evidence: Evidence) -> str:
+    """The class of making batches by hand, without a DataLoader; "" if unknown.
+
+    If it is mostly CPU time, of any thread: preprocessing. Otherwise, or if no trace shows when the
+    device was idle: reading, copying, waiting for a core or for the device, which the evidence here
+    cannot separate.
+    """
+    phases, environment = evidence.get(Phases), evidence.get(Environment)
+    if phases is None or environment is None:
+        return ""
+    if environment.device != "cpu" and evidence.get(DeviceTime) is None:
+        return ""
+    if "data_wait" in phases.wall_ns:
+        return ""
+    wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
+    beside = phases.made_beside and environment.device == "cpu"
+    return "cpu" if cpu > MAJORITY_FRAC * wall or beside else ""
