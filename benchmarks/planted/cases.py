@@ -15,6 +15,7 @@ from . import framework_styles, styles
 from . import later_wastes as later
 from . import loss_wastes as loss
 from . import step_wastes as step
+from . import tensor_wastes as tensor
 from .parts import PARTS, Waste
 
 STYLES: dict[str, dict[str, str]] = {
@@ -117,6 +118,14 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (later.TOO_LARGE, "functions", ""),
     (later.ONE_BY_ONE, "package", ""),
     (later.OUTER, "config", ""),
+    (tensor.UNUSED, "functions", ""),
+    (tensor.JOINED, "plain", ""),
+    (tensor.GRAPH, "package", ""),
+    (tensor.REPEATED, "trainer", ""),
+    (tensor.LOW_RANK, "config", ""),
+    (tensor.ZEROS, "lightning", ""),
+    (tensor.PRIME, "hugging_face", ""),
+    (tensor.FROZEN, "generator", ""),
     (HEALTHY, "plain", ""),
     (HEALTHY, "gan", ""),
     (HEALTHY, "package", ""),
@@ -182,6 +191,7 @@ def _names() -> dict[int, str]:
         **vars(loss),
         **vars(step),
         **vars(later),
+        **vars(tensor),
         "HEALTHY": HEALTHY,
         "PICTURES": PICTURES,
     }

@@ -156,11 +156,14 @@ class CopiedRows(Kind, frozen=True, kw_only=True):
 class InputGradient(Kind, frozen=True, kw_only=True):
     """Tensors without an optimizer whose gradients nothing reads, by the line that made them
     require one (None if unknown). ``alone``: of the graph's ``nodes``, those that lead to them
-    alone; both of all backward passes of the counted steps that reached them."""
+    alone; ``alone_ns`` and ``ns``: the time of the calls that made them. All are sums over the
+    backward passes of the counted steps that reached such tensors."""
 
     at: Place | None
     alone: int
     nodes: int
+    alone_ns: int
+    ns: int
 
 
 class Ops(Kind, frozen=True, kw_only=True):

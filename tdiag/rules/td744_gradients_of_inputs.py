@@ -3,7 +3,8 @@
 ## What it measures
 Tensors that are no parameters, belong to no optimizer and require gradients: data, or the result of
 a frozen layer. The nodes of the graph that lead to them and to no parameter are counted in the
-counted steps, if the script does not read their gradients there.
+counted steps, and the time of the calls that made them is compared with that of all calls in the
+graph, if the script does not read these gradients.
 
 ## Why it is slow
 Backward goes through all layers down to such a tensor. Below the last trained layer nothing needs
@@ -16,8 +17,9 @@ Do not make it require gradients: remove `x.requires_grad_()`, or
 needs. Call a frozen encoder under `torch.no_grad()`.
 
 ## How the gain is computed
-High end: these nodes' share of all nodes of the graph, times the time of backward; low end: half of
-that, because nodes differ.
+These calls' share of the time of all calls in the graph (if they were too many to time, of its
+nodes) is their share of backward. High end: their backward takes four times as long as that of
+other calls; low end: the others' does.
 
 ## When this advice is wrong
 If the script reads these gradients in some steps that were not counted: a saliency map, an
@@ -32,9 +34,9 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import InputGradient, Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.base import Found, Gain, count, frac, held, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.fixed_cost import BACKWARD_TIMES, least_of_backward, most_of_backward
 from tdiag.units import duration, percent
 
 CODE = "TD744"
@@ -47,17 +49,18 @@ def check(budget: Budget, ops: Ops) -> Found | None:
     if not ops.input_gradients:
         return None
     most = max(ops.input_gradients, key=lambda x: x.alone)
-    share = most.alone / most.nodes
+    share = most.alone_ns / most.ns if most.ns else most.alone / most.nodes
     backward = 0.0 if budget.has_device else held(budget, "backward")
     return Found(
         summary=(
             f"Backward computes gradients of tensors that are no parameters and were made to"
-            f" require them{where(most.at)}; nothing reads them. {percent(share)} of the graph"
-            " leads to them alone."
+            f" require them{where(most.at)}; nothing reads them. {percent(share)} of the forward"
+            " time that records gradients leads to them alone."
         ),
         evidence=(
             count("nodes of the graph for them alone", most.alone, "ops"),
             count("nodes of the graph", most.nodes, "ops"),
+            frac("their share of the forward's time", share, "ops"),
             ns("backward", backward, "budget"),
         ),
         fix=Fix(
@@ -69,10 +72,11 @@ def check(budget: Budget, ops: Ops) -> Found | None:
             "  # x does not require gradients",
         ),
         gain=Gain(
-            backward * share * LOW_END_FRAC,
-            backward * share,
-            f"high end: {percent(share)} of backward's {duration(backward)}, by the share of the"
-            " nodes; low end: half of that.",
+            backward * least_of_backward(share),
+            backward * most_of_backward(share),
+            f"{percent(share)} of backward's {duration(backward)}: high end: their backward takes"
+            f" {BACKWARD_TIMES:.0f} times as long as that of other calls; low end: the others'"
+            " does.",
             ("backward",),
         )
         if backward
@@ -91,7 +95,9 @@ def clear() -> Evidence:
 
 
 def _frozen(alone: int) -> Evidence:
-    unread = InputGradient(at=at(90, "main"), alone=alone, nodes=190)
+    unread = InputGradient(
+        at=at(90, "main"), alone=alone, nodes=190, alone_ns=round(alone * 250e3), ns=50_000_000
+    )
     head = op_line(40, "forward", 60, grad_calls=60.0, elapsed_ns=50e6)
     counted = replace(ops(head), input_gradients=(unread,) if alone else ())
     return Evidence().add(budget(forward=50, backward=60, optimizer=1), counted)

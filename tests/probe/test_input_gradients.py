@@ -53,3 +53,4 @@ def test_gradients_that_nothing_reads(
     assert [x.at and x.at.line for x in ops.input_gradients] == ([HERE] if found else [])
     for x in ops.input_gradients:
         assert 0.5 < x.alone / x.nodes < 1
+        assert 0.5 < x.alone_ns / x.ns < 1

@@ -165,8 +165,8 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
         for at, elapsed, copies in record.copied
     )
     unread = tuple(
-        InputGradient(at=location(at), alone=alone, nodes=nodes)
-        for at, alone, nodes in record.input_gradients
+        InputGradient(at=location(at), alone=alone, nodes=nodes, alone_ns=alone_ns, ns=ns)
+        for at, alone, nodes, alone_ns, ns in record.input_gradients
     )
     return Ops(
         steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused,

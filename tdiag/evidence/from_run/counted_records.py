@@ -100,7 +100,7 @@ class OpsRecord(Record):
     prefixes: list[tuple[At, int, int, int]] = []
     never_used: list[tuple[At, int]] = []
     copied: list[tuple[At, int, int]] = []
-    input_gradients: list[tuple[At, int, int]] = []
+    input_gradients: list[tuple[At, int, int, int, int]] = []
     constant_steps: int = 0
     out_of_place: list[tuple[str, At, int, int, int]] = []
     clips: list[ClipLine] = []

@@ -16,6 +16,7 @@ import torch
 from .. import places
 from ..models import node_of
 from ..wire import MOST_GRAPH_NODES
+from .never_used import UnusedResults
 
 _Tensor: Any = torch.Tensor
 READS, REQUIRES = _Tensor.grad.__get__, _Tensor.requires_grad.__set__
@@ -26,14 +27,16 @@ CHECKPOINT = "CheckpointFunction"
 class InputGradients:
     """One per window ``ops``."""
 
-    def __init__(self, trained: Collection[int]) -> None:
-        """``trained``: the ids of all tensors that optimizers have."""
-        self.trained = trained
+    def __init__(self, trained: Collection[int], calls: UnusedResults) -> None:
+        """``trained``: the ids of all tensors that optimizers have. ``calls``: the calls that
+        recorded gradients, which tell how long each node's forward took."""
+        self.trained, self.calls = trained, calls
         # id of a tensor that was made to require gradients → weak reference, and where.
         self.required: dict[int, tuple[Any, Any]] = {}
         # The same for those that a backward has reached, until their gradients are read.
         self.unread: dict[int, tuple[Any, Any]] = {}
-        # Place → nodes that lead to such tensors alone, nodes in all, both summed over backwards.
+        # Place → nodes that lead to such tensors alone, nodes in all, and the ns of the calls that
+        # made both, summed over backwards.
         self.lines: dict[Any, list[int]] = {}
         self.read: set[Any] = set()  # places whose gradients are used
 
@@ -57,7 +60,8 @@ class InputGradients:
         if not self.required:
             return
         leaves: list[Any] = []
-        alone, whole = self._reached(node_of(loss), leaves)
+        reached = self._reached(node_of(loss), leaves)
+        alone = sum(reached.values())
         if not alone or len(self.lines) >= MOST_PLACES:
             return
         for leaf in leaves:
@@ -65,18 +69,19 @@ class InputGradients:
             self.unread[id(leaf)] = weakref.ref(leaf), place
             if leaf._backward_hooks:
                 self.read.add(place)
-        sums = self.lines.setdefault(place, [0, 0])
-        sums[0] += alone
-        sums[1] += whole
+        numbers: dict[int | None, bool] = {n._sequence_nr(): its for n, its in reached.items()}
+        spent = self.calls.spent(numbers)
+        sums = self.lines.setdefault(place, [0, 0, 0, 0])
+        sums[:] = map(sum, zip(sums, (alone, len(reached), *spent), strict=True))
 
     def _asked(self, leaf: Any) -> bool:
         """Whether it was made to require gradients in the counted steps, and nobody trains it."""
         reference, _ = self.required.get(id(leaf), (None, None))
         return reference is not None and reference() is leaf and id(leaf) not in self.trained
 
-    def _reached(self, root: Any, leaves: list[Any]) -> tuple[int, int]:
-        """How many nodes lead to such tensors alone, and all; (0, 0) if the graph is too large or
-        has reentrant checkpoints. Appends the tensors."""
+    def _reached(self, root: Any, leaves: list[Any]) -> dict[Any, bool]:
+        """Every node, and whether it leads to such tensors alone; empty if the graph is too large
+        or has reentrant checkpoints. Appends the tensors."""
         leads: dict[Any, tuple[bool, bool]] = {}  # node → to such a tensor, to another
         left = [(root, False)] if root is not None else []
         while left:
@@ -85,7 +90,7 @@ class InputGradients:
                 if node in leads:
                     continue
                 if len(leads) > MOST_GRAPH_NODES or node.name().startswith(CHECKPOINT):
-                    return 0, 0
+                    return {}
                 leads[node] = False, False
                 left.append((node, True))
                 left += [(n, False) for n, _ in node.next_functions if n is not None]
@@ -98,7 +103,7 @@ class InputGradients:
                 other = not asked
                 leaves += [leaf] * asked
             leads[node] = asked, other
-        return sum(asked and not other for asked, other in leads.values()), len(leads)
+        return {node: asked and not other for node, (asked, other) in leads.items()}
 
     def report(self) -> dict[str, Any]:
         """The field `input_gradients` of the `ops` record."""

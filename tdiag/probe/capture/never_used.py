@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -117,6 +117,12 @@ class UnusedResults:
         self.lost = self.lost or len(nodes) >= MOST_GRAPH_NODES
         reached = {node._sequence_nr() for node in nodes}
         _mark((call for call in self.calls if call.node in reached), USED)
+
+    def spent(self, nodes: Mapping[int | None, bool]) -> tuple[int, int]:
+        """The time of the calls that made these nodes of the graph, ns: of those that are true, and
+        of all. The nodes are given by their sequence numbers."""
+        known = [(nodes[x.node], x.took) for x in self.calls if x.node in nodes]
+        return sum(took for chosen, took in known if chosen), sum(took for _, took in known)
 
     def settle(self) -> None:
         """The window ends. Of calls whose results may still be used, as many count as of those

@@ -97,7 +97,7 @@ class OpsCapture(Capture):
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
-        self.input_gradients = InputGradients(self.inspection.trained_parameters())
+        self.input_gradients = InputGradients(self.inspection.trained_parameters(), self.never_used)
         self.mode: Any = None
         self.library = LibraryCalls()
         return ""
