@@ -6,6 +6,8 @@ import ast
 import linecache
 from functools import lru_cache
 
+from tdiag.model.place import Place
+
 
 def tree_of(file: str) -> ast.Module | None:
     """None if the file is gone, is not Python, or is of a newer version of it."""
@@ -37,6 +39,14 @@ def _statement_text(text: str, line: int) -> str:
 def name_of(call: ast.Call) -> str:
     """``pad`` for ``F.pad(x)`` and ``pad(x)``; "" for a call of anything else."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def function_around(at: Place) -> str:
+    """The name of the place's function; of a comprehension's, that of the function around it."""
+    if not at.function.endswith(("comp>", "genexpr>")):
+        return at.function
+    found = innermost(tree_of(at.file), (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
+    return getattr(found, "name", at.function)
 
 
 def innermost(

@@ -58,6 +58,7 @@ from tdiag.rules.evaluation import (
 )
 from tdiag.rules.examples import at, budget, loaders, phases
 from tdiag.rules.loop_lines import FunctionKey, chain, function_key, trains_at
+from tdiag.rules.syntax import function_around
 from tdiag.rules.thresholds import (
     LOW_END_FRAC,
     MIN_SAMPLES,
@@ -193,7 +194,7 @@ def _evaluating(ops: Ops | None, modules: Modules | None) -> set[FunctionKey]:
         if x.phase in ("forward", "loss", "backward", "optimizer")
     }
     called = (module.evaluated_at for module in (modules.modules if modules else ()))
-    return {function_key(x.file, x.function) for x in called if x} - training
+    return {function_key(x.file, function_around(x)) for x in called if x} - training
 
 
 def _beside_the_model(
