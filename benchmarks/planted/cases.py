@@ -126,6 +126,7 @@ TABLE: tuple[tuple[Waste, str, str], ...] = (
     (tensor.ZEROS, "lightning", ""),
     (tensor.PRIME, "hugging_face", ""),
     (tensor.FROZEN, "generator", ""),
+    (tensor.GATHERED, "functions", ""),
     (HEALTHY, "plain", ""),
     (HEALTHY, "gan", ""),
     (HEALTHY, "package", ""),

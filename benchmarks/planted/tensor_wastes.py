@@ -149,6 +149,26 @@ found = torch.fft.rfft(signal, 8192) * torch.fft.rfft(self.filter, 8192)
 return self.head(torch.fft.irfft(found, 8192)[:, :4096])
 """,
 )
+GATHERED = waste(
+    "a matrix of weights copied for each link of a graph",
+    "TD745",
+    """
+self.kinds, self.ends = torch.randint(0, 8, (6000,)), torch.randint(0, 512, (6000,))
+self.weights = nn.Parameter(torch.randn(8, 32, 32) / 6)
+self.nodes, self.body, self.head = nn.Linear(256, 512), nn.Linear(1, 32), nn.Linear(32, 10)
+""",
+    """
+nodes = self.body(self.nodes(x).mean(0)[:, None])
+links = self.weights[self.kinds]  # HERE
+sent = torch.bmm(nodes[self.ends, None], links)[:, 0]  # HERE
+return self.head(sent[: len(x)] + sent.mean(0))
+""",
+    """
+nodes = self.body(self.nodes(x).mean(0)[:, None])
+sent = (nodes @ self.weights)[self.kinds, self.ends]
+return self.head(sent[: len(x)] + sent.mean(0))
+""",
+)
 FROZEN = waste(
     "data that requires gradients below a frozen encoder",
     "TD744",

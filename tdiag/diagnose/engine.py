@@ -198,13 +198,16 @@ def _times(components: tuple[str, ...], evidence: Evidence) -> float:
 def _error_of_rest(components: tuple[str, ...], evidence: Evidence) -> float:
     """The sampling error of the step's time outside these components, ns: 1.96 standard errors of
     its mean over the clean steps; 0 if unknown. If a fix removes nearly all of a step, a small
-    error of the rest is a large error of the speed-up."""
+    error of the rest is a large error of the speed-up. Where a few steps take much longer, the rest
+    is at least what the quickest quarter of the steps shows."""
     phases, steps = evidence.get(Phases), evidence.get(Steps)
     if phases is None or steps is None:
         return 0.0
     rest = set(phases.covariance_ns2) - _phases_of(components)
     variance = sum(phases.covariance_ns2[a][b] for a in rest for b in rest)
-    return NORMAL_95 * math.sqrt(max(0.0, variance) / max(1, steps.count))
+    error = NORMAL_95 * math.sqrt(max(0.0, variance) / max(1, steps.count))
+    quick = sorted(steps.durations_ns)[len(steps.durations_ns) // 4] if steps.durations_ns else 0
+    return min(error, max(0.0, steps.mean_ns - quick))
 
 
 def _phases_of(components: tuple[str, ...]) -> set[str]:
@@ -216,16 +219,18 @@ def _speedup(
     low: int, high: int, budget: Budget | None, times: float, error: float
 ) -> Speedup | None:
     """The step shrinks by the recoverable share and the rest stays (Amdahl). Without a device, the
-    high end also counts that the rest gets faster, the absence of tdiag's hooks and, by no more
-    than what goes, the rest's sampling ``error`` (ns) and that two runs of a program differ."""
+    high end also counts that the rest may be shorter, by its sampling ``error`` (ns), that it gets
+    faster, the absence of tdiag's hooks and, by no more than what goes, that two runs differ."""
     if budget is None:
         return None
-    rest = budget.step_ns - high
+    error = min(error, high, budget.step_ns - high)
+    rest = budget.step_ns - high - error
     cold = times * COLD_CACHES_NS * min(1.0, high / times / EVICTING_NS)
     freed = FREED_FRAC * rest * high / budget.step_ns
     faster = max(freed, min(cold, COLD_CACHES_FRAC * rest))
-    differs = min(RUNS_DIFFER_FRAC * rest + error, high)
-    most = high if budget.has_device else high + min(rest, faster + differs + HOOKS_NS)
+    differs = min(RUNS_DIFFER_FRAC * rest, high)
+    shorter = error + min(rest, faster + differs + HOOKS_NS)
+    most = high if budget.has_device else high + shorter
     return Speedup(*(round(_faster(ns, budget), 3) for ns in (low, most)))
 
 

@@ -63,7 +63,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # zeros, and of these the share that is not; calls on zeros into which at most half was written,
     # times the share that was not; calls on rows that were copied, times the share of further
     # copies; calls that write low-rank products of parameters out, and products with these as a
-    # weight.
+    # weight; calls that pick a matrix of weights for each row, and products with these.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -78,6 +78,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     copied_ns: float = 0.0
     low_rank_ns: float = 0.0
     low_rank_used_ns: float = 0.0
+    gathered_ns: float = 0.0
+    gathered_used_ns: float = 0.0
     fft_ns: float = 0.0
     fft_length: int = 0
     prefix_ns: float = 0.0
@@ -153,6 +155,15 @@ class CopiedRows(Kind, frozen=True, kw_only=True):
     copies: int
 
 
+class GatheredWeights(Kind, frozen=True, kw_only=True):
+    """A line that picks a matrix of weights for each row: the most that one call ``picked`` of how
+    many ``weights``."""
+
+    at: Place | None
+    picked: int
+    weights: int
+
+
 class InputGradient(Kind, frozen=True, kw_only=True):
     """Tensors without an optimizer whose gradients nothing reads, by the line that made them
     require one (None if unknown). ``alone``: of the graph's ``nodes``, those that lead to them
@@ -179,6 +190,7 @@ class Ops(Kind, frozen=True, kw_only=True):
     never_used: tuple[NeverUsedLine, ...] = ()
     copied: tuple[CopiedRows, ...] = ()
     input_gradients: tuple[InputGradient, ...] = ()
+    gathered: tuple[GatheredWeights, ...] = ()
     acts: bool = False  # Phases.acts
 
 

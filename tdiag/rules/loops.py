@@ -18,7 +18,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
 from tdiag.rules.callers import lines_below
 from tdiag.rules.hooks import in_hook
-from tdiag.rules.loop_heads import loop_head
+from tdiag.rules.loop_heads import in_a_loop, loop_head
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Conversions that do not read a value: the host knows a tensor's shape.
@@ -99,7 +99,7 @@ def value_loops(
     """Lines that loop over tensor values: every loop in the loss, and loops of forward in functions
     that read tensor values and record gradients in a loop (a loss may be computed there; without
     gradients it is the model's mask or index). Loops over layers, hooks and lines that write logs
-    are left out."""
+    are left out, and a layer's ``forward`` that others call in a loop."""
     loops = [
         x
         for x in ops.lines
@@ -121,9 +121,15 @@ def value_loops(
             line.phase == "forward"
             and (line.at.file, line.at.function) in reading & recording
             and not LAYERS & line.names.keys()
+            and not _of_a_layer(line)
             and (_head(line) is None or _head(line) not in over_layers)
         )
     ]
+
+
+def _of_a_layer(line: OpLine) -> bool:
+    """Whether the line is in a ``forward`` that has no loop around it: one layer of several."""
+    return line.at.function.rpartition(".")[2] == "forward" and not in_a_loop(line.at)
 
 
 def _head(line: OpLine) -> tuple[str, int] | None:

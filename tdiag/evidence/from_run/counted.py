@@ -26,6 +26,7 @@ from tdiag.evidence.torch_ops import (
     CopiedRows,
     Dispatch,
     FusedAttention,
+    GatheredWeights,
     InputGradient,
     ModuleMove,
     NeverUsedLine,
@@ -129,6 +130,8 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             copied_ns=part(line, line.copied),
             low_rank_ns=part(line, line.low_rank),
             low_rank_used_ns=part(line, line.low_rank_used),
+            gathered_ns=part(line, line.gathered),
+            gathered_used_ns=part(line, line.gathered_used),
             fft_ns=part(line, line.fft),
             fft_length=line.fft_length,
             prefix_ns=part(line, line.prefix),
@@ -164,6 +167,10 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
         CopiedRows(at=location(at), ns=elapsed / steps, copies=copies)
         for at, elapsed, copies in record.copied
     )
+    gathered = tuple(
+        GatheredWeights(at=location(at), picked=picked, weights=weights)
+        for at, picked, weights in record.gathered
+    )
     unread = tuple(
         InputGradient(at=location(at), alone=alone, nodes=nodes, alone_ns=alone_ns, ns=ns)
         for at, alone, nodes, alone_ns, ns in record.input_gradients
@@ -171,7 +178,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
     return Ops(
         steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused,
         prefixes=prefixes, never_used=never_used, copied=copied,
-        input_gradients=unread, acts=acts,
+        input_gradients=unread, gathered=gathered, acts=acts,
     )  # fmt: skip
 
 

@@ -38,6 +38,8 @@ class OpsLine(msgspec.Struct):
     copied: float = 0
     low_rank: float = 0
     low_rank_used: float = 0
+    gathered: float = 0
+    gathered_used: float = 0
     fft: float = 0
     fft_length: int = 0
     prefix: float = 0
@@ -100,6 +102,7 @@ class OpsRecord(Record):
     prefixes: list[tuple[At, int, int, int]] = []
     never_used: list[tuple[At, int]] = []
     copied: list[tuple[At, int, int]] = []
+    gathered: list[tuple[At, int, int]] = []
     input_gradients: list[tuple[At, int, int, int, int]] = []
     constant_steps: int = 0
     out_of_place: list[tuple[str, At, int, int, int]] = []

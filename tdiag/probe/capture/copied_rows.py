@@ -58,7 +58,7 @@ class RowCopies:
     ) -> None:  # fmt: skip
         """A call of this line, at ``at``, returned after ``took`` ns."""
         if name in COPIES | PICKS:
-            if name != "__getitem__" or _by_numbers(args[1]):
+            if name in COPIES or picks_rows(name, args):
                 self._copied(result, at, sure=name in COPIES)
             return
         first = args[0] if args else kwargs.get("input")
@@ -113,9 +113,11 @@ class RowCopies:
         return {"copied": [[at, *sums] for at, sums in self.copied.items()]}
 
 
-def _by_numbers(index: Any) -> bool:
-    """Whether rows are named by their numbers, which may name one more than once."""
-    parts = index if isinstance(index, tuple) else (index,)
+def picks_rows(name: str, args: Any) -> bool:
+    """Whether this pick names rows by their numbers, which may name one more than once."""
+    if name != "__getitem__":
+        return True
+    parts = args[1] if isinstance(args[1], tuple) else (args[1],)
     return any(isinstance(part, (torch.Tensor, list)) for part in parts)
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
     "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
-    "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "moved_again",
-    "moved_bytes", "work", "fft",
+    "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "gathered",
+    "gathered_used", "moved_again", "moved_bytes", "work", "fft",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -68,7 +68,7 @@ class LineCalls:
         self.again = self.parametrized = self.thrown_away = self.never_used = self.prefix = 0
         self.mostly_zero = self.nonzero = self.unwritten = self.copied = 0
         self.low_rank = self.low_rank_used = self.moved_again = self.moved_bytes = 0
-        self.work = self.fft = self.fft_length = 0
+        self.work = self.fft = self.fft_length = self.gathered = self.gathered_used = 0
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated, self.one_row, self.joined = 0, True, 0
@@ -133,6 +133,7 @@ class Lines:
         self.deciding: int | None = None  # a module that is the loss if it returns a single number
         self.updated = False  # the open calls follow an optimizer's step
         self.graded = False  # they follow a backward: an update comes, or another pass of the model
+        self.in_call = False  # a module is being called
         self.of_grad = False  # that backward was torch.autograd.grad, perhaps within a loss
         self.repeats = RepeatedCalls()  # since the last batch or backward
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
@@ -197,12 +198,16 @@ class Lines:
 
     def _mark(self, code: int, argument: int) -> None:
         if code == FORWARD_BEGIN:
+            self.in_call = True
             self._call(argument >> MODULE_SHIFT)
         elif code == FORWARD_END:
-            self.phase = _OPEN
+            self.phase, self.in_call = _OPEN, False
             if self.deciding is not None:
                 self._decide(self.deciding, is_loss=argument == 1)
+        elif self.in_call and code in (BACKWARD_BEGIN, BACKWARD_END):
+            self._forget_repeats()  # a gradient within the forward, as of an inner update
         elif code in _BEGINS:
+            self.in_call = False
             self._begin(self._before(code))
             if code == BACKWARD_BEGIN:
                 self.of_grad = argument == OF_GRAD
@@ -213,8 +218,11 @@ class Lines:
             self.phase = _OPEN if self.updated or self.graded else _BEGINS[code]
             self.deciding = None
             self.called.clear()
-            self.repeats.forget()
-            self.repeats = RepeatedCalls()
+            self._forget_repeats()
+
+    def _forget_repeats(self) -> None:
+        self.repeats.forget()
+        self.repeats = RepeatedCalls()
 
     def _before(self, code: int) -> str:
         """The phase of the open calls before this mark (docs/phases.md, "Between two pairs")."""

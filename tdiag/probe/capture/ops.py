@@ -24,6 +24,7 @@ from .copied_rows import RowCopies
 from .cost_on_device import device_ns
 from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
+from .gathered import GatheredWeights
 from .input_gradients import InputGradients
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
@@ -95,6 +96,7 @@ class OpsCapture(Capture):
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
         self.prefixes, self.never_used = Prefixes(), UnusedResults()
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
+        self.gathered = GatheredWeights()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.input_gradients = InputGradients(self.inspection.trained_parameters(), self.never_used)
@@ -129,6 +131,7 @@ class OpsCapture(Capture):
             **self.never_used.report(),
             **self.copies.report(),
             **self.input_gradients.report(),
+            **self.gathered.report(),
             constant_steps=self.constants.steps,
             **{"pass": self.window.number},
         )
@@ -198,6 +201,7 @@ class OpsCapture(Capture):
             self.copies.seen(name, args, kwargs, result, at, line, spent)
             self.zeros.seen(name, args, kwargs, result, line, spent)
             self.low_rank.seen(name, args, kwargs, result, line, spent)
+            self.gathered.seen(name, args, kwargs, result, at, line, spent)
             if length := awkward_length(name, args, kwargs, result, spent):
                 line.fft += spent
                 line.fft_length = max(line.fft_length, length)
