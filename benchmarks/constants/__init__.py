@@ -17,7 +17,7 @@ Figures = dict[str, float]
 Is = Literal["least", "most", "median", "between"]
 
 SUBJECTS = (
-    "attention", "calls", "contracted", "loading", "models", "optimizers", "processes",
+    "attention", "calls", "contracted", "gathered", "loading", "models", "optimizers", "processes",
     "transforms", "twins",
 )  # fmt: skip
 

@@ -72,7 +72,8 @@ def of_ranks(verdict: Verdict, evidence: Evidence, step_ns: float | None = None)
 
     If the straggler only computes longer, the class is ``straggler`` and the share is the waiting
     time of the others ÷ its step. Any other cause keeps its class. A rank that was counted to have
-    more data or more work only computes longer even if it is unknown how much of that is work.
+    more data or more work only computes longer even if it is unknown how much of that is work, or
+    if another cause takes less of its step than the others wait.
     """
     straggler = known_straggler(evidence)
     if straggler is None:
@@ -82,13 +83,14 @@ def of_ranks(verdict: Verdict, evidence: Evidence, step_ns: float | None = None)
     if verdict.cls == "unknown" and verdict.runner_up == "compute" and counted:
         sure = min(GUESS_CONFIDENCE, undisturbed(evidence))
         verdict = msgspec.structs.replace(verdict, cls="compute", confidence=round(sure, 2))
-    if verdict.cls != "compute":
+    lesser = counted and verdict.cls != "unknown" and verdict.share < straggler.waited_frac
+    if verdict.cls != "compute" and not lesser:
         return msgspec.structs.replace(verdict, summary=summary)
     return msgspec.structs.replace(
         verdict,
         cls="straggler",
         share=round(straggler.waited_frac, 4),
-        runner_up="compute",
+        runner_up=verdict.cls,
         summary=summary.replace(": healthy", ""),
         healthy=False,
     )

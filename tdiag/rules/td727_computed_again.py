@@ -3,9 +3,10 @@
 ## What it measures
 Calls before and in the forward pass and in the loss that repeat an earlier call of the same step:
 the same function, on tensors with the same contents, with the same numbers. Contents are followed
-from call to call, so a whole model that is called twice on one input is recognised. Random calls
-differ. Calls of `torch.autograd.grad` count as well: the gradient of one loss for each pair of
-tasks.
+from call to call, so a whole model that is called twice on one input is recognised. Of
+`matrix_power(A, n)` all but one product counts if the step has computed the power before it. Random
+calls differ. Calls of `torch.autograd.grad` count as well: the gradient of one loss for each pair
+of tasks.
 
 ## Why it is slow
 The keys of an attention projected in each step of a decoder, a mask made in each layer, a network
@@ -44,6 +45,7 @@ NAME = "computed-again"
 CLASS = "compute"
 UNTRIED = "the result must be kept in the script"
 BY_WORK = True
+POWERS = {"matrix_power", "linalg_matrix_power"}
 AFTER = {
     "TD720": "a constant need not be computed in any step",
     "TD501": "one expression in place of the loop computes it once",
@@ -74,14 +76,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             ns("their backward", backward, "baseline"),
             count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
         ),
-        fix=_cached(worst)
-        if worst.parametrized_ns > MAJORITY_FRAC * worst.again_ns
-        else Fix(
-            f"Compute what is repeated{where(worst.at)} once in a step, keep the result, and pass"
-            " it on.",
-            "manual",
-            action="Compute it once in a step and keep the result",
-        ),
+        fix=_fix(worst),
         gain=Gain(
             total,
             total + backward,
@@ -89,6 +84,25 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             tuple(dict.fromkeys((*spent, "backward"))),
         ),
         at=worst.at,
+    )
+
+
+def _fix(worst: OpLine) -> Fix:
+    if worst.parametrized_ns > MAJORITY_FRAC * worst.again_ns:
+        return _cached(worst)
+    if POWERS & worst.names.keys():
+        return Fix(
+            f"Multiply the power before by the matrix once more{where(worst.at)}, or a vector by"
+            " the matrix in each step, instead of computing each power anew.",
+            "manual",
+            action="Compute each power from the one before",
+            code="z = z @ A  # in each step, not z0 @ torch.linalg.matrix_power(A, step)",
+        )
+    return Fix(
+        f"Compute what is repeated{where(worst.at)} once in a step, keep the result, and pass it"
+        " on.",
+        "manual",
+        action="Compute it once in a step and keep the result",
     )
 
 

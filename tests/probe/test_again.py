@@ -47,6 +47,8 @@ def share(folder: Path, made: str) -> float:
         "sum(self.key(x.contiguous()).sin().sort().values for _ in range(20))",
         "sum(self.key(x).mul_(2).sin().sort().values for _ in range(20))",
         "sum((torch.arange(64) * x).sort().values.sort().values for _ in range(20))",
+        "sum(x @ torch.linalg.matrix_power(self.key.weight, n) for n in range(1, 30))",
+        "sum(torch.matrix_power(self.key.weight, n) for n in range(1, 30))[:8]",
     ],
 )
 def test_what_is_repeated(tmp_path: Path, made: str) -> None:
@@ -63,6 +65,8 @@ def test_what_is_repeated(tmp_path: Path, made: str) -> None:
         "self.key(x) + self.body(h)",
         "torch.func.vmap(lambda row: row.sin().sort().values)(x)",
         "quiet(x)",
+        "sum(torch.matrix_power(self.key.weight, n) for n in (9, 17, 33, 65))[:8]",
+        "sum(torch.matrix_power(self.key.weight * n, n) for n in range(1, 20))[:8]",
     ],
 )
 def test_what_is_not(tmp_path: Path, made: str) -> None:

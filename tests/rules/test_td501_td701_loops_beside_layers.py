@@ -138,6 +138,29 @@ def test_a_loop_over_layers_that_reads_values_is_no_loop_over_values(tmp_path: P
     assert result("TD501", in_forward(reads, calls, forward=6, backward=5)) is None
 
 
+HEAD = """\
+def forward(self, x):
+    h = x.mm(self.weight)
+    assert not h.isnan().any()
+    return h.exp()
+"""
+
+
+@pytest.mark.parametrize(("name", "layer"), [("forward", True), ("loss_of", False)])
+def test_a_layer_that_checks_its_values_is_no_loss(tmp_path: Path, name: str, layer: bool) -> None:
+    """Eight heads, called in a loop elsewhere: each asserts that its numbers are finite."""
+    script = tmp_path / "layers.py"
+    script.write_text(HEAD.replace("forward", name))
+    here = partial(Place, file=str(script), function=name)
+    multiplies = op_line(2, "forward", 32, grad_calls=32.0, in_loop=True, names={"mm": 32.0},
+                         at=here(line=2), elapsed_ns=0.4 * MS)  # fmt: skip
+    asks = op_line(3, "forward", 64, in_loop=True, conversions={"bool": 32.0},
+                   names={"isnan": 32.0, "any": 32.0}, at=here(line=3),
+                   elapsed_ns=0.6 * MS)  # fmt: skip
+    evidence = in_forward(multiplies, asks, forward=6, backward=5)
+    assert (result("TD501", evidence) is None) == layer
+
+
 @pytest.mark.parametrize(("often", "blamed"), [(5.0, False), (7.0, False), (8.0, True)])
 def test_a_library_function_of_many_different_calls_is_no_loop(often: float, blamed: bool) -> None:
     """``Categorical(logits=…).log_prob(actions)``: 33 calls, none more than five times."""

@@ -33,6 +33,18 @@ def test_more_data_is_the_verdict_even_where_it_is_in_doubt_how_much_is_work() -
     assert (slower.cls, slower.confidence) == ("unknown", 0.0)
 
 
+@pytest.mark.parametrize(("share", "cls"), [(0.22, "straggler"), (0.7, "overhead")])
+def test_more_work_is_the_verdict_unless_another_cause_takes_as_long(
+    share: float, cls: str
+) -> None:
+    """The others wait for half of its step: a pipeline's first stage has most of the layers."""
+    own = Verdict(cls="overhead", share=share, confidence=0.9, runner_up="compute", summary="…")
+    found = of_ranks(own, late_with({**AS_MUCH_DATA, "calls": beside(200, 100)}))
+    assert found.cls == cls
+    slower = of_ranks(own, late_with({**AS_MUCH_DATA, **AS_MUCH_WORK}))
+    assert slower.cls == "overhead"
+
+
 @pytest.mark.parametrize(
     ("about", "said"),
     [

@@ -2,7 +2,8 @@
 
 Tensors get numbers, as compilers number values: equal numbers mean equal contents. A call on the
 same numbers as an earlier one of the same step gives its results the same numbers, so that a whole
-chain of calls is recognised; so is what a call changes in place. Random calls get new numbers.
+chain of calls is recognised; so is what a call changes in place. Random calls get new numbers. Of a
+matrix's power the step may have computed the one before: then one product is new.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from ..core import Probe
 
 
+POWERS = {"matrix_power", "linalg_matrix_power"}
+
+
 class Again:
     """One per window ``ops``. Tensors are known by id, each with a weak reference and its
     version."""
@@ -29,14 +33,16 @@ class Again:
         self.step = -1
         self.numbers: dict[int, tuple[Any, int, int]] = {}
         self.calls: dict[Any, tuple[int, ...]] = {}
+        self.powers: set[tuple[int, int]] = set()  # number of a matrix, exponent
         self.last = 0
 
-    def seen(self, name: str, args: Any, kwargs: Any, result: Any) -> bool:
-        """A call returned. Returns whether an earlier one of this step computed the same."""
+    def seen(self, name: str, args: Any, kwargs: Any, result: Any) -> float:
+        """A call returned. Returns the share of it that an earlier one of this step computed."""
         if self.step != self.probe.step:
             self.step = self.probe.step
             self.numbers.clear()
             self.calls.clear()
+            self.powers.clear()
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
         given = list(tensors_in(args, kwargs))
         recorded = any(value.requires_grad for value in made)
@@ -47,11 +53,22 @@ class Again:
         if before is not None and len(before) == len(made):
             for value, number in zip(made, before, strict=True):
                 self._keep(value, number)
-            return bool(given) and bool(made)
+            return float(bool(given) and bool(made))
         found = tuple(self._number(value) for value in made)  # x.contiguous() may be x
         if key is not None and len(self.calls) < MOST_TRACKED:
             self.calls[key] = found
-        return False
+        return self._of_power(*args) if name in POWERS and len(args) == 2 else 0.0
+
+    def _of_power(self, matrix: torch.Tensor, exponent: int) -> float:
+        """The share of the products of this power that the one before makes superfluous."""
+        if not isinstance(exponent, int) or exponent < 1:
+            return 0.0
+        number = self._number(matrix)
+        before = (number, exponent - 1) in self.powers
+        self.powers.add((number, exponent))
+        # It squares, and multiplies for each further bit.
+        products = exponent.bit_length() + exponent.bit_count() - 2
+        return 1 - 1 / products if before and products > 1 else 0.0
 
     def _key(
         self, name: str, args: Any, kwargs: Any, recorded: bool, made: set[int]

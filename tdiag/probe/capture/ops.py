@@ -183,12 +183,12 @@ class OpsCapture(Capture):
         self.boundary.look_at_autocast()
         line.calls += 1
         line.elapsed += took
-        if self.again.seen(name, args, kwargs, result):
+        if again := round(spent * self.again.seen(name, args, kwargs, result)):
             if places.calls_through(PARAMETRIZE):  # torch's, but the user can cache it
-                line.again += spent
-                line.parametrized += spent
+                line.again += again
+                line.parametrized += again
             else:
-                parts.again += spent
+                parts.again += again
         if name in JOINS and args and isinstance(args[0], (list, tuple)):
             line.joined = max(line.joined, sum(isinstance(x, Parameter) for x in args[0]))
         self.contractions.seen(name, args, kwargs, result, line, spent)

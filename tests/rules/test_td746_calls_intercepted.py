@@ -1,0 +1,79 @@
+"""Methods that handle every torch call in Python: what they do beside the operations."""
+
+from __future__ import annotations
+
+import pytest
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+from tdiag.rules.examples import at
+
+RULE = find("TD746")
+TORCH = "/lib/torch/"
+# name, file ("" = the user's, "torch/…" = torch's, else another library's), caller, share
+Frame = tuple[str, str, int, float]
+
+
+def found(*frames: Frame) -> Finding | None:
+    made = tuple(
+        CallFrame(
+            name=name, file=f"/lib/{file}" if file else at(0).file, line=0 if file else 20 + number,
+            parent=caller, frac=share, user=not file,
+        )
+        for number, (name, file, caller, share) in enumerate(frames)
+    )  # fmt: skip
+    evidence = RULE.fires().add(CallTrees(training=made, workers=()))
+    result = run_rule(RULE, evidence)
+    assert result is None or isinstance(result, Finding)
+    return result
+
+
+MAIN: Frame = ("train", "", -1, 1.0)
+CLASS = ("Slices.__torch_function__", "", 0, 0.9)
+SUPER = ("Tensor.__torch_function__", "torch/_tensor.py", 1, 0.4)
+
+
+def test_a_class_of_tensors_that_copies_its_records_at_each_call() -> None:
+    copied = found(
+        MAIN, CLASS, SUPER, ("deepcopy", "python3/copy.py", 1, 0.4),
+        ("Tensor.__deepcopy__", "torch/_tensor.py", 3, 0.1),
+    )  # fmt: skip
+    assert copied is not None and copied.location is not None
+    assert copied.location.line == 21
+    assert "90% of the training thread's time passes through Slices.__torch_function__" in (
+        copied.summary
+    )
+    assert "40% is what it does beside the operations" in copied.summary
+    assert copied.speedup is not None and 1.4 < copied.speedup.low < 1 / 0.6
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (MAIN, CLASS, SUPER),  # the operations alone, and its own samples, which may be one
+        (MAIN, CLASS, SUPER, ("count", "", 1, 0.4)),  # a user's function, which may call them
+        (MAIN, ("F.__torch_dispatch__", "torch/_subclasses/fake.py", 0, 0.9),
+         ("meta", "torch/_meta.py", 1, 0.8)),
+        (MAIN, ("deepcopy", "python3/copy.py", 0, 0.9)),
+    ],
+    ids=["operations", "the user's function", "needed", "no handler"],
+)  # fmt: skip
+def test_what_may_be_operations_is_none_of_its_work(frames: tuple[Frame, ...]) -> None:
+    assert found(*frames) is None
+
+
+def test_an_operation_that_calls_further_ones_is_handled_again() -> None:
+    """A composite operation: its parts come back to the handler, which is the same one."""
+    counter = "torch/utils/flop_counter.py"
+    twice = found(
+        MAIN, ("Mode.__torch_dispatch__", counter, 0, 0.9),
+        ("OpOverload.__call__", "torch/_ops.py", 1, 0.8),
+        ("Mode.__torch_dispatch__", counter, 2, 0.7), ("Mode._count", counter, 3, 0.3),
+        ("OpOverload.__call__", "torch/_ops.py", 3, 0.4),
+    )  # fmt: skip
+    assert twice is not None and twice.location is not None
+    assert "90% of the training thread's time" in twice.summary
+    assert "30% is what it does" in twice.summary
+    assert twice.location.line == 20  # the user's line above
