@@ -55,12 +55,13 @@ def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
     loaders = LoaderWatch(probe, boundary, windows.iterator)
     boundary.began_again = probe.guard(windows.restart)
     boundary.made = inspection.made
+    modules = ModuleWatch(probe, boundary, inspection)
     for watcher in (
         boundary,
         inspection,
         loaders,
-        ModuleWatch(probe, boundary, inspection),
-        SaveWatch(probe),
+        modules,
+        SaveWatch(probe, boundary, modules),
         CollectiveWatch(probe, boundary),
     ):
         probe.guard(watcher.install)()

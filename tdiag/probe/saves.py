@@ -1,6 +1,7 @@
 """Marks where the training thread saves a checkpoint: ``torch.save``, safetensors and
 ``torch.distributed.checkpoint``, and the methods of frameworks that call these. Their modules are
-watched once the script has imported them."""
+watched once the script has imported them. What a model saves while it computes, such as activations
+that it puts on a disk, is no checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from .record import wall_ns
 from .wire import SAVE_BEGIN, SAVE_END, SAVES
 
 if TYPE_CHECKING:
+    from .boundary import Boundary
     from .core import Probe
+    from .phases import ModuleWatch
 
 MOST_PLACES = 16  # places with a `saver` record
 
@@ -25,8 +28,8 @@ MOST_PLACES = 16  # places with a `saver` record
 class SaveWatch:
     """One per process. A save inside another one belongs to that."""
 
-    def __init__(self, probe: Probe) -> None:
-        self.probe = probe
+    def __init__(self, probe: Probe, boundary: Boundary, modules: ModuleWatch) -> None:
+        self.probe, self.boundary, self.modules = probe, boundary, modules
         self.inside = False
         self.known: set[Any] = set()
 
@@ -53,10 +56,12 @@ class SaveWatch:
 
     def _watched(self, name: str, original: Any) -> Any:
         watch, marks, put = self, self.probe.marks, self.probe.marks.put
+        boundary, modules = self.boundary, self.modules
 
         @functools.wraps(original)
         def save(*args: Any, **kwargs: Any) -> Any:
-            if watch.inside or not marks.mine():
+            computes = modules.depth or boundary.backward_depth
+            if watch.inside or computes or not marks.mine():
                 return original(*args, **kwargs)
             watch.probe.guard(watch._called)(name)
             watch.inside = True

@@ -1,11 +1,11 @@
-"""Hooks on modules, told by the sampled stacks."""
+"""Hooks on modules and on tensors saved for backward, told by the sampled stacks."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection
 
-from tdiag.evidence.sampled import CallTrees
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.rules.syntax import innermost, tree_of
 
@@ -38,6 +38,41 @@ def hook_frames(trees: CallTrees | None) -> list[int]:
         and (frame.user or "/torch/" not in frame.file)
         and frame.name.rpartition(".")[2] != "forward"
     ]
+
+
+def saved_tensor_hooks(trees: CallTrees | None) -> list[int]:
+    """The outermost frames of the user's functions that keep tensors for backward, and give them
+    back (``torch.autograd.graph.saved_tensors_hooks``). Operations of ``torch.nn`` call nothing
+    else of the user's; backward calls the second, which is told by the scope of both."""
+    frames = trees.training if trees else ()
+    callers = [frames[frame.parent] if frame.parent >= 0 else None for frame in frames]
+    keep = {
+        _scope(frame)
+        for frame, caller in zip(frames, callers, strict=True)
+        if frame.user and caller and _computes(caller) and not frame.name.endswith("__")
+    }
+    found: list[int] = []
+    within: list[bool] = []
+    for number, (frame, caller) in enumerate(zip(frames, callers, strict=True)):
+        mine = frame.user and _scope(frame) in keep
+        within.append(mine or (caller is not None and within[frame.parent]))
+        found += [number] * (mine and not (caller and within[frame.parent]))
+    return found
+
+
+def _computes(caller: CallFrame) -> bool:
+    """Whether this is torch's own layer or function that is given no function to call."""
+    return (
+        not caller.user
+        and "/torch/nn/" in caller.file
+        and not caller.file.endswith((MODULE_FILE, "transformer.py", "parametrize.py"))
+        and "distance_loss" not in caller.name
+    )
+
+
+def _scope(frame: CallFrame) -> tuple[str, str]:
+    """Its file, and the class or function in which it is; else its name."""
+    return frame.file, frame.name.rpartition(".")[0] or frame.name
 
 
 def observing(ops: Ops | None, trees: CallTrees | None) -> set[tuple[str, int]]:

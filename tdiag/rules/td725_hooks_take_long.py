@@ -1,21 +1,24 @@
-"""Hooks on modules take long
+"""Hooks take long
 
 ## What it measures
 Samples in functions that torch calls beside a module's forward: forward hooks of the script or of a
-library. The functions are told by the sampled stacks: a module's call leads to them, and they lead
-to no other module. torch's own hooks are left out.
+library, and functions that keep the tensors which autograd saves for backward
+(`saved_tensors_hooks`). They are told by the sampled stacks: a module's call leads to hooks, and
+they lead to no other module; torch's layers call a function that saves. torch's own are left out.
 
 ## Why it is slow
 A hook runs at every call of every module that has it. One that computes statistics, checks values
-for overflow or copies activations may take as long as the forward itself.
+for overflow or copies activations may take as long as the forward itself. One that saves tensors
+elsewhere, on a disk or in the host's memory, runs for each of them, in forward and in backward.
 
 ## What to do
 Remove a debugging hook when it has done its work. Let one that watches the training return at once
-in all but one of many steps, or register it for a few modules only.
+in all but one of many steps, or register it for a few modules only. If memory allows, let autograd
+keep its tensors itself; if not, compute a few layers again (`torch.utils.checkpoint`).
 
 ## How the gain is computed
 The hooks' share of the samples, with its sampling error, as time of the step. High end: without the
-hooks. Low end: they run in a quarter of the steps.
+hooks. Low end: they run in a quarter of the steps; of those that save tensors, half of it.
 
 ## When this advice is wrong
 Hooks that do a part of the model's work (offloading, quantisation, parallelism) must stay.
@@ -31,12 +34,12 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, stacks
-from tdiag.rules.hooks import hook_frames
+from tdiag.rules.hooks import hook_frames, saved_tensor_hooks
 from tdiag.rules.loop_lines import check_samples
-from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
+from tdiag.rules.thresholds import LOG_EVERY, LOW_END_FRAC, RARER_LOW_FRAC
 from tdiag.units import percent
 
 CODE = "TD725"
@@ -50,7 +53,8 @@ def check(budget: Budget, stacks: Stacks, trees: CallTrees) -> Found | None:
     check_samples(stacks)
     shares: Counter[Place] = Counter()
     callers: dict[Place, Place | None] = {}
-    for number in hook_frames(trees):
+    saving = saved_tensor_hooks(trees)
+    for number in {*hook_frames(trees), *saving}:
         hook = trees.training[number]
         place = Place(hook.file, hook.line if hook.user else 0, hook.name)
         shares[place] += hook.frac  # type: ignore[assignment]
@@ -62,30 +66,49 @@ def check(budget: Budget, stacks: Stacks, trees: CallTrees) -> Found | None:
     top, of_top = shares.most_common(1)[0]
     named = f"{top.function} ({'/'.join(top.file.split('/')[-2:])})"
     step, here = budget.step_ns, where(top)
+    of_saving = sum(trees.training[n].frac for n in saving)
+    saved = of_saving > MAJORITY_FRAC * share
+    low, how = (
+        (LOW_END_FRAC, "half of it") if saved else (RARER_LOW_FRAC, "in a quarter of the steps")
+    )
     return Found(
         summary=(
-            f"Hooks on modules take {percent(share)} of the step, most of it in {named}{here}."
+            f"{'Hooks' if saved else 'Hooks on modules'} take {percent(share)} of the step, most of"
+            f" it in {named}{here}{', which saves tensors for backward' if saved else ''}."
         ),
         evidence=(
             frac("samples in hooks", share, "sample"),
             frac(f"samples in {named}", of_top, "sample"),
             count("samples of the training thread", stacks.samples, "sample"),
         ),
-        fix=Fix(
-            f"Remove the hook {named}{here}, or let it return at once in all but one of"
-            f" {LOG_EVERY} steps.",
-            "review",
-            action="Remove the hooks or run them rarely",
-            code=f"if step % {LOG_EVERY}:\n    return  # first in the hook",
-        ),
+        fix=_kept_by_autograd(here) if saved else _rarely(named, here),
         gain=Gain(
-            0.0 if budget.has_device else least * step * RARER_LOW_FRAC,
+            0.0 if budget.has_device else least * step * low,
             most * step,
-            f"high end: no hooks; low end: in a quarter of the steps."
-            f" {sampling_range(stacks.samples, least, most)}.",
+            f"high end: no hooks; low end: {how}. {sampling_range(stacks.samples, least, most)}.",
             ("forward", "backward", "launch"),
         ),
         at=callers[top],
+    )
+
+
+def _rarely(named: str, place: str) -> Fix:
+    return Fix(
+        f"Remove the hook {named}{place}, or let it return at once in all but one of {LOG_EVERY}"
+        " steps.",
+        "review",
+        action="Remove the hooks or run them rarely",
+        code=f"if step % {LOG_EVERY}:\n    return  # first in the hook",
+    )
+
+
+def _kept_by_autograd(place: str) -> Fix:
+    return Fix(
+        f"Let autograd keep its tensors itself, without the hook{place}, if memory allows; else"
+        " compute a few layers again in backward.",
+        "review",
+        action="Let autograd keep its own tensors",
+        code="x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
     )
 
 

@@ -82,6 +82,23 @@ def test_a_run_that_never_saves_names_nobody(tmp_path: Path) -> None:
     assert savers is not None and savers.savers == ()
 
 
+def test_what_is_saved_within_forward_or_backward_is_no_checkpoint(tmp_path: Path) -> None:
+    """Activations on a disk."""
+    hooks = f"""
+def pack(x):
+    torch.save(x, {str(tmp_path / "x.pt")!r})
+    return x
+pushed = torch.autograd.graph.saved_tensors_hooks(pack, pack)
+pushed.__enter__()"""
+    script = SCRIPT.format(imports=hooks, save="pass")
+    run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=60)
+    assert run.returncode == 0 and run.of("failure") == []
+    evidence = run.evidence()
+    phases, savers = evidence.get(Phases), evidence.get(Savers)
+    assert phases is not None and "checkpoint" not in phases.wall_ns
+    assert savers is not None and savers.savers == ()
+
+
 FRAMEWORK = """
 import time
 import torch

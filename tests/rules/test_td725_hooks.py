@@ -33,3 +33,41 @@ def test_a_hook_is_the_scripts_or_a_librarys_other_than_torch(
     found = run_rule(find("TD725"), evidence.add(CallTrees(training=frames, workers=())))
     place = found.location if isinstance(found, Finding) else None
     assert (place and place.line) == line
+
+
+CONV, ENGINE = "/lib/torch/nn/modules/conv.py", "/lib/torch/autograd/graph.py"
+
+
+@pytest.mark.parametrize(
+    ("caller", "pack", "share"),
+    [
+        (CONV, "offloaded.<locals>.pack", "45%"),
+        (CONV, "Offload.pack", "45%"),
+        (CONV, "pack", "20%"),  # which of the functions below backward belongs to it is unknown
+        ("/lib/torch/nn/modules/transformer.py", "Offload.pack", None),  # its activation
+        ("/home/me/model.py", "Offload.pack", None),
+    ],
+)
+def test_functions_that_save_tensors_are_called_by_torchs_layers(
+    caller: str, pack: str, share: str | None
+) -> None:
+    """Torch calls them in the middle of an operation, and in backward those that give back."""
+    mine = "/home/me/memory.py"
+    frames = (
+        CallFrame(name="main", file="/home/me/train.py", line=9, parent=-1, frac=1.0, user=True),
+        CallFrame(name="_conv_forward", file=caller, line=0, parent=0, frac=0.5,
+                  user=caller.startswith("/home")),
+        CallFrame(name=pack, file=mine, line=20, parent=1, frac=0.2, user=True),
+        CallFrame(name="_engine_run_backward", file=ENGINE, line=0, parent=0, frac=0.5, user=False),
+        CallFrame(name=pack.replace("pack", "unpack"), file=mine, line=24, parent=3, frac=0.25,
+                  user=True),
+    )  # fmt: skip
+    evidence = Evidence().add(budget(forward=40, backward=50), stacks())
+    found = run_rule(find("TD725"), evidence.add(CallTrees(training=frames, workers=())))
+    if share is None:
+        assert found is None
+        return
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.summary.startswith(f"Hooks take {share} of the step")
+    assert found.summary.endswith("which saves tensors for backward.")
+    assert "checkpoint(block" in (found.fix.code or "")
