@@ -155,7 +155,7 @@ class CopiedRows(Kind, frozen=True, kw_only=True):
     copies: int
 
 
-class GatheredWeights(Kind, frozen=True, kw_only=True):
+class PickedWeights(Kind, frozen=True, kw_only=True):
     """A line that picks a matrix of weights for each row: the most that one call ``picked`` of how
     many ``weights``."""
 
@@ -190,7 +190,7 @@ class Ops(Kind, frozen=True, kw_only=True):
     never_used: tuple[NeverUsedLine, ...] = ()
     copied: tuple[CopiedRows, ...] = ()
     input_gradients: tuple[InputGradient, ...] = ()
-    gathered: tuple[GatheredWeights, ...] = ()
+    gathered: tuple[PickedWeights, ...] = ()
     acts: bool = False  # Phases.acts
 
 

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import GatheredWeights, OpLine, Ops
+from tdiag.evidence.torch_ops import OpLine, Ops, PickedWeights
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, count, ns, where
@@ -107,14 +107,14 @@ def _part(line: OpLine) -> float:
 
 def fires() -> Evidence:
     """A graph of 12,000 edges of 12 kinds."""
-    return _of(GatheredWeights(at=at(50, "forward"), picked=12_000, weights=12), picking=24e6)
+    return _of(PickedWeights(at=at(50, "forward"), picked=12_000, weights=12), picking=24e6)
 
 
 def clear() -> Evidence:
     return _of(None, picking=0.0)
 
 
-def _of(found: GatheredWeights | None, picking: float) -> Evidence:
+def _of(found: PickedWeights | None, picking: float) -> Evidence:
     line = op_line(
         50, "forward", 6, grad_calls=6.0, elapsed_ns=30e6, gathered_ns=picking,
         gathered_used_ns=picking / 6, at=at(50, "forward"),

@@ -26,12 +26,12 @@ from tdiag.evidence.torch_ops import (
     CopiedRows,
     Dispatch,
     FusedAttention,
-    GatheredWeights,
     InputGradient,
     ModuleMove,
     NeverUsedLine,
     OpLine,
     Ops,
+    PickedWeights,
     PrefixLine,
 )
 from tdiag.model.kind import Kind
@@ -168,7 +168,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
         for at, elapsed, copies in record.copied
     )
     gathered = tuple(
-        GatheredWeights(at=location(at), picked=picked, weights=weights)
+        PickedWeights(at=location(at), picked=picked, weights=weights)
         for at, picked, weights in record.gathered
     )
     unread = tuple(
