@@ -5,7 +5,8 @@ Samples below `__torch_dispatch__` or `__torch_function__`: the methods through 
 counter of operations, a default device, a logger) or a class derived from `torch.Tensor` handles
 every torch call. Time of the operations themselves, which these methods call, is told apart. Those
 of sharded tensors, of compilation, of quantised weights and of selective checkpointing are needed,
-and left out.
+and left out. A mode is also reported if most of the step's time passes through it, and the step's
+work needs at most half of that at best.
 
 ## Why it is slow
 Torch calls an operation in about a microsecond. With a mode it leaves C++ for Python at each one,
@@ -36,7 +37,7 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import MODEL_PHASES, Found, Gain, count, frac, held, known_to, ns, where
 from tdiag.rules.callers import common_caller
 from tdiag.rules.examples import at, budget, roofline, stacks
@@ -69,12 +70,19 @@ def check(
     through = sum(frame.frac for frame in outermost)
     least, _ = known_to(beside, stacks.samples)
     _, most = known_to(through, stacks.samples)
-    if least < NOTICEABLE_FRAC:
-        return None
     handler = max(outermost, key=lambda frame: frame.frac)
+    best = best_of_step_ns(work, roof)
+    # A mode takes each call from C++ to Python; a class of tensors may cost next to nothing.
+    slow = (
+        handler.name.endswith(DISPATCH)
+        and through >= MAJORITY_FRAC
+        and best is not None
+        and best <= MAJORITY_FRAC * through * budget.step_ns
+    )
+    if least < NOTICEABLE_FRAC and not slow:
+        return None
     at = _place(outermost, trees)
     computing = held(budget, *MODEL_PHASES)
-    best = best_of_step_ns(work, roof)
     high = most * budget.step_ns if best is None else min(most * budget.step_ns, computing - best)
     low = 0.0 if budget.has_device else least * budget.step_ns
     named = f"{handler.name} ({'/'.join(Path(handler.file).parts[-2:])})"

@@ -8,7 +8,7 @@ from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import at
+from tdiag.rules.examples import at, roofline
 
 RULE = find("TD746")
 TORCH = "/lib/torch/"
@@ -16,7 +16,8 @@ TORCH = "/lib/torch/"
 Frame = tuple[str, str, int, float]
 
 
-def found(*frames: Frame) -> Finding | None:
+def found(*frames: Frame, best_ms: float = 60) -> Finding | None:
+    """In a step of 100 ms whose work needs ``best_ms`` at best."""
     made = tuple(
         CallFrame(
             name=name, file=f"/lib/{file}" if file else at(0).file, line=0 if file else 20 + number,
@@ -24,7 +25,7 @@ def found(*frames: Frame) -> Finding | None:
         )
         for number, (name, file, caller, share) in enumerate(frames)
     )  # fmt: skip
-    evidence = RULE.fires().add(CallTrees(training=made, workers=()))
+    evidence = RULE.fires().add(CallTrees(training=made, workers=()), *roofline(best_ms))
     result = run_rule(RULE, evidence)
     assert result is None or isinstance(result, Finding)
     return result
@@ -77,3 +78,19 @@ def test_an_operation_that_calls_further_ones_is_handled_again() -> None:
     assert "90% of the training thread's time" in twice.summary
     assert "30% is what it does" in twice.summary
     assert twice.location.line == 20  # the user's line above
+
+
+@pytest.mark.parametrize(
+    ("method", "best_ms", "slow"),
+    [("dispatch", 20, True), ("dispatch", 60, False), ("function", 20, False)],
+)
+def test_a_mode_below_which_little_work_takes_most_of_the_step(
+    method: str, best_ms: float, slow: bool
+) -> None:
+    """Each operation comes from C++ to Python, where nothing else is done."""
+    mode = (f"Mode.__torch_{method}__", "torch/utils/flop_counter.py", 0, 0.9)
+    run = ("OpOverload.__call__", "torch/_ops.py", 1, 0.88)
+    counted = found(MAIN, mode, run, best_ms=best_ms)
+    assert (counted is not None) == slow
+    if counted:
+        assert counted.speedup is not None and counted.speedup.low == 1.0
