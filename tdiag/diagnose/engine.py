@@ -59,6 +59,13 @@ RUNS_DIFFER_FRAC = Threshold(
     " step time, median of 118 programs), a quarter of them by 7 % or more"
     " (benchmarks/rule_constants.py engine.RUNS_DIFFER_FRAC). With the fix it is another run.",
 )
+QUICK_FRAC = Threshold(
+    0.25,
+    "of the steps",
+    "By arithmetic: steps of normally distributed length have a lower quartile 0.67 standard"
+    " deviations below their mean, further than 1.96 standard errors of nine steps. So only rare"
+    " long steps make it count.",
+)
 HOOKS_NS = Threshold(
     40_000, "ns per step", "benchmarks/hooks.py: tdiag's own hooks cost a clean step 37 to 65 µs."
 )
@@ -206,7 +213,8 @@ def _error_of_rest(components: tuple[str, ...], evidence: Evidence) -> float:
     rest = set(phases.covariance_ns2) - _phases_of(components)
     variance = sum(phases.covariance_ns2[a][b] for a in rest for b in rest)
     error = NORMAL_95 * math.sqrt(max(0.0, variance) / max(1, steps.count))
-    quick = sorted(steps.durations_ns)[len(steps.durations_ns) // 4] if steps.durations_ns else 0
+    ordered = sorted(steps.durations_ns)
+    quick = ordered[int(QUICK_FRAC * len(ordered))] if ordered else 0
     return min(error, max(0.0, steps.mean_ns - quick))
 
 

@@ -188,6 +188,14 @@ def gain_if_faster(
     )
 
 
+def gain_times_as_fast(
+    spent: Mapping[str, float], backward: float, share: float, least: float, most: float
+) -> Gain:
+    """The same if these calls and their backward get ``least`` to ``most`` times as fast."""
+    how = f"{least} to {most} times as fast"
+    return gain_if_faster(spent, backward, share, 1 - 1 / least, 1 - 1 / most, how)
+
+
 def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
     """For each training phase before backward: its clean time × this part of the time of its calls,
     ns per step; phases without any are left out. Before the forward pass, time beyond that of the

@@ -10,6 +10,7 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.rules.syntax import innermost, tree_of
 
 MODULE_FILE = "torch/nn/modules/module.py"
+BACKWARD = "_engine_run_backward"
 
 
 def hooks_of(trees: CallTrees | None) -> set[tuple[str, str]]:
@@ -43,18 +44,22 @@ def hook_frames(trees: CallTrees | None) -> list[int]:
 def saved_tensor_hooks(trees: CallTrees | None) -> list[int]:
     """The outermost frames of the user's functions that keep tensors for backward, and give them
     back (``torch.autograd.graph.saved_tensors_hooks``). Operations of ``torch.nn`` call nothing
-    else of the user's; backward calls the second, which is told by the scope of both."""
+    else of the user's. Backward itself calls the second, which is told by the scope of both: other
+    functions of that scope, such as a model's own ``forward``, are no hooks."""
     frames = trees.training if trees else ()
     callers = [frames[frame.parent] if frame.parent >= 0 else None for frame in frames]
-    keep = {
-        _scope(frame)
+    keeping = [
+        frame
         for frame, caller in zip(frames, callers, strict=True)
         if frame.user and caller and _computes(caller) and not frame.name.endswith("__")
-    }
+    ]
+    keep = {(frame.file, frame.name) for frame in keeping}
+    scopes = {_scope(frame) for frame in keeping}
     found: list[int] = []
     within: list[bool] = []
     for number, (frame, caller) in enumerate(zip(frames, callers, strict=True)):
-        mine = frame.user and _scope(frame) in keep
+        gives_back = caller is not None and caller.name == BACKWARD and _scope(frame) in scopes
+        mine = frame.user and ((frame.file, frame.name) in keep or gives_back)
         within.append(mine or (caller is not None and within[frame.parent]))
         found += [number] * (mine and not (caller and within[frame.parent]))
     return found

@@ -32,7 +32,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, gain_if_faster, lines_of_part
+from tdiag.rules.fixed_cost import backward_share, gain_times_as_fast, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD743"
@@ -89,14 +89,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             action=f"Transform at length {fast:,}",
             code=f"torch.fft.rfft(x, n={fast})  # not n={length}; scipy.fft.next_fast_len finds it",
         ),
-        gain=gain_if_faster(
-            spent,
-            backward,
-            share,
-            1 - 1 / FASTER_LOW,
-            1 - 1 / FASTER_HIGH,
-            f"{FASTER_LOW} to {FASTER_HIGH} times as fast",
-        ),
+        gain=gain_times_as_fast(spent, backward, share, FASTER_LOW, FASTER_HIGH),
         at=worst,
     )
 

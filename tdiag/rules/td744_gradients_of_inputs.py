@@ -17,9 +17,8 @@ Do not make it require gradients: remove `x.requires_grad_()`, or
 needs. Call a frozen encoder under `torch.no_grad()`.
 
 ## How the gain is computed
-These calls' share of the time of all calls in the graph (if they were too many to time, of its
-nodes) is their share of backward. High end: their backward takes four times as long as that of
-other calls; low end: the others' does.
+These calls' share of the time of all calls in the graph is their share of backward. High end: their
+backward takes four times as long as that of other calls; low end: the others' does.
 
 ## When this advice is wrong
 If the script reads these gradients in some steps that were not counted: a saliency map, an
@@ -34,7 +33,7 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import InputGradient, Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, count, frac, held, ns, where
+from tdiag.rules.base import Abstain, Found, Gain, count, frac, held, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops
 from tdiag.rules.fixed_cost import BACKWARD_TIMES, least_of_backward, most_of_backward
 from tdiag.units import duration, percent
@@ -49,7 +48,9 @@ def check(budget: Budget, ops: Ops) -> Found | None:
     if not ops.input_gradients:
         return None
     most = max(ops.input_gradients, key=lambda x: x.alone)
-    share = most.alone_ns / most.ns if most.ns else most.alone / most.nodes
+    if not most.ns:
+        raise Abstain("the calls of the graph were too many to time each")
+    share = most.alone_ns / most.ns
     backward = 0.0 if budget.has_device else held(budget, "backward")
     return Found(
         summary=(

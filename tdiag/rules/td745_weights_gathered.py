@@ -35,7 +35,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, count, ns, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, gain_if_faster, lines_of_part
+from tdiag.rules.fixed_cost import backward_share, gain_times_as_fast, lines_of_part
 from tdiag.units import count as counted
 from tdiag.units import duration, percent
 
@@ -89,14 +89,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="products = h @ W  # kinds × rows × out\n"
             "messages = products[kind, source]  # not torch.bmm(h[source, None], W[kind])",
         ),
-        gain=gain_if_faster(
-            spent,
-            backward,
-            share,
-            1 - 1 / FASTER_LOW,
-            1 - 1 / FASTER_HIGH,
-            f"{FASTER_LOW} to {FASTER_HIGH} times as fast",
-        ),
+        gain=gain_times_as_fast(spent, backward, share, FASTER_LOW, FASTER_HIGH),
         at=most.at,
     )
 

@@ -2,7 +2,7 @@
 
 ## What it measures
 Samples below `__torch_dispatch__` or `__torch_function__`: the methods through which a mode (a
-counter of operations, a default device, a logger) or a class derived from `torch.Tensor` handles
+counter of operations, a logger) or a class derived from `torch.Tensor` handles
 every torch call. Time of the operations themselves, which these methods call, is told apart. Those
 of sharded tensors, of compilation, of quantised weights and of selective checkpointing are needed,
 and left out. A mode is also reported if most of the step's time passes through it, and the step's
@@ -14,8 +14,7 @@ also in backward, builds lists of the arguments, and runs whatever the method do
 
 ## What to do
 Count operations once, not in every step: their number does not change. Hand the model plain tensors
-(`x.as_subclass(torch.Tensor)`), and put the class on again behind it. Pass `device=` where tensors
-are made, instead of a default device.
+(`x.as_subclass(torch.Tensor)`), and put the class on again behind it.
 
 ## How the gain is computed
 Low end: the sampled time of what these methods do beside the operations, at least. High end: all
@@ -28,6 +27,7 @@ know.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from tdiag.rules.base import MODEL_PHASES, Found, Gain, count, frac, held, known
 from tdiag.rules.callers import common_caller
 from tdiag.rules.examples import at, budget, roofline, stacks
 from tdiag.rules.fixed_cost import best_of_step_ns
+from tdiag.rules.syntax import tree_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import percent
 
@@ -164,15 +165,24 @@ def _place(outermost: Sequence[CallFrame], trees: CallTrees) -> Place | None:
     return common_caller({(frame.file, frame.line) for frame in outermost}, trees)
 
 
+def _is_mode(handler: CallFrame) -> bool:
+    """Whether its class says that it is one, or is derived from one in its file."""
+    name = handler.name.rpartition(".")[0].rpartition(".")[2]
+    tree = tree_of(handler.file) if handler.user else None
+    classes = [x for x in ast.walk(tree) if isinstance(x, ast.ClassDef)] if tree else []
+    bases = [ast.unparse(base) for x in classes if x.name == name for base in x.bases]
+    return any("Mode" in x for x in (name, *bases))
+
+
 def _fix(handler: CallFrame, place: str) -> Fix:
-    if not handler.user:
+    if _is_mode(handler):
+        mode = handler.name.rpartition(".")[0].lstrip("_")
         return Fix(
-            f"Use {handler.name.rpartition('.')[0].lstrip('_')}{place} for one step, and keep the"
-            " result; or remove it.",
+            f"Use {mode}{place} for one step, and keep the result; or remove it.",
             "review",
             action="Handle no torch call in Python",
-            code="if step == 0:\n    with FlopCounterMode(display=False) as counter:\n"
-            "        loss = step_of(batch)\n    per_step = counter.get_total_flops()",
+            code=f"with {mode}(...) if step == 0 else contextlib.nullcontext():\n"
+            "    loss = step_of(batch)",
         )
     return Fix(
         f"Hand the model plain tensors instead of ones that handle each call{place}, and put the"

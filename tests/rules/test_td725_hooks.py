@@ -38,6 +38,23 @@ def test_a_hook_is_the_scripts_or_a_librarys_other_than_torch(
 CONV, ENGINE = "/lib/torch/nn/modules/conv.py", "/lib/torch/autograd/graph.py"
 
 
+def test_a_model_that_saves_its_own_tensors_is_no_hook_as_a_whole() -> None:
+    """Its methods keep and give back; its ``forward`` and what trains it are of the same class."""
+    mine = "/home/me/model.py"
+    frames = (
+        CallFrame(name="Net.fit", file=mine, line=9, parent=-1, frac=1.0, user=True),
+        CallFrame(name="Net.forward", file=mine, line=12, parent=0, frac=0.6, user=True),
+        CallFrame(name="_conv_forward", file=CONV, line=0, parent=1, frac=0.5, user=False),
+        CallFrame(name="Net.pack", file=mine, line=20, parent=2, frac=0.2, user=True),
+        CallFrame(name="_engine_run_backward", file=ENGINE, line=0, parent=0, frac=0.4, user=False),
+        CallFrame(name="Net.unpack", file=mine, line=24, parent=4, frac=0.1, user=True),
+    )
+    evidence = Evidence().add(budget(forward=40, backward=50), stacks())
+    found = run_rule(find("TD725"), evidence.add(CallTrees(training=frames, workers=())))
+    assert isinstance(found, Finding)
+    assert found.summary.startswith("Hooks take 30% of the step")
+
+
 @pytest.mark.parametrize(
     ("caller", "pack", "share"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tdiag.diagnose.engine import run_rule
@@ -11,7 +13,6 @@ from tdiag.rules.catalogue import find
 from tdiag.rules.examples import at, roofline
 
 RULE = find("TD746")
-TORCH = "/lib/torch/"
 # name, file ("" = the user's, "torch/…" = torch's, else another library's), caller, share
 Frame = tuple[str, str, int, float]
 
@@ -94,3 +95,25 @@ def test_a_mode_below_which_little_work_takes_most_of_the_step(
     assert (counted is not None) == slow
     if counted:
         assert counted.speedup is not None and counted.speedup.low == 1.0
+
+
+LOGGED = """\
+class Logger(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return logged(func, args, kwargs)
+"""
+
+
+@pytest.mark.parametrize("base", ["TorchDispatchMode", "torch.Tensor"])
+def test_a_mode_of_the_users_is_told_from_a_class_of_tensors(tmp_path: Path, base: str) -> None:
+    """A mode is switched off in other steps; a class is taken off the tensors."""
+    script = tmp_path / "logger.py"
+    script.write_text(LOGGED.replace("TorchDispatchMode", base))
+    handler = CallFrame(name="Logger.__torch_dispatch__", file=str(script), line=3, parent=-1,
+                        frac=0.9, user=True)  # fmt: skip
+    beside = CallFrame(name="deepcopy", file="/lib/copy.py", line=0, parent=0, frac=0.5, user=False)
+    evidence = RULE.fires().add(CallTrees(training=(handler, beside), workers=()))
+    result = run_rule(RULE, evidence)
+    assert isinstance(result, Finding) and result.fix.code is not None
+    assert ("with Logger(...)" in result.fix.code) == (base != "torch.Tensor")
+    assert ("as_subclass" in result.fix.code) == (base == "torch.Tensor")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .copied_rows import PICKS, picks_rows
+from .copied_rows import MOST_PLACES, PICKS, picks_rows
 from .frozen_weights import MOST_TRACKED, tensors_in
 from .lines import LineCalls
 
@@ -21,7 +21,6 @@ VIEWS = {
 }  # fmt: skip
 PRODUCTS = {"bmm", "baddbmm", "matmul", "__matmul__", "__rmatmul__", "einsum", "mul", "__mul__"}
 MANY = 4  # as many copies of each matrix: with fewer, nothing is left to be multiplied together
-MOST_PLACES = 64
 
 
 class GatheredWeights:
