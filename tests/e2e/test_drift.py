@@ -38,7 +38,7 @@ def test_a_run_to_its_end_reports_the_phase_that_grew_and_samples_its_slow_steps
     assert (done.returncode, done.stdout) == (0, "trained\n")
     for text in (done.stderr, tdiag("report", cwd=tmp_path).stdout):
         said = " ".join(text.split())
-        assert "TD714" in said and "longer than the previous one" in said
+        assert "TD714" in said and "longer than the previous one" in said, text
     assert list(latest(tmp_path).glob("late-stacks-*.speedscope.json"))
     found = load_run(latest(tmp_path)).get(LateStacks)
     assert found is not None
