@@ -28,22 +28,6 @@ MAX_RECOVERABLE_FRAC = Threshold(
     "of the step",
     "By definition: no fix leaves a step of zero time; keeps 1 ÷ (1 − share) finite.",
 )
-_COLD = "benchmarks/cold_caches.py, 54 pairs of training and other work, torch 2.13, one thread:"
-COLD_CACHES_NS = Threshold(
-    2_000_000,
-    "ns",
-    f"{_COLD} after 2 to 190 ms of other work on its core, a step took 0.1 to 2.2 ms longer than"
-    " right after another step; this is close to the maximum, for a high end.",
-)
-COLD_CACHES_FRAC = Threshold(
-    0.57, "of the step", f"{_COLD} a step took up to 1 ÷ 0.43 times as long after other work."
-)
-EVICTING_NS = Threshold(
-    6_000_000,
-    "ns of other work",
-    f"{_COLD} after 3 ms of other work a step took 1.05 ms longer at most, so the full cost takes"
-    " twice as much.",
-)
 FREED_FRAC = Threshold(
     0.45,
     "of the rest of the step",
@@ -120,8 +104,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         return None
     speedup, present = None, () if found.gain is None else _present(found.gain, budget)
     if found.gain is not None:
-        times, error = _times(present, evidence), _error_of_rest(present, evidence)
-        speedup = _speedup(low, high, budget, times, error)
+        speedup = _speedup(low, high, budget, _error_of_rest(present, evidence))
     # Ranked by what the fix removes; what then gets faster beside it is the same for all.
     sure = bool(speedup and budget and only_from_below(speedup.low, _faster(high, budget)))
     return Finding(
@@ -192,16 +175,6 @@ def _present(gain: Gain, budget: Budget | None) -> tuple[str, ...]:
     return tuple(name for name in gain.components if budget and name in budget.components_ns)
 
 
-def _times(components: tuple[str, ...], evidence: Evidence) -> float:
-    """How often per step these components are entered (the largest of them): once per micro-batch,
-    or once in a hundred steps; 1 if unknown. Each entry leaves cold caches: four micro-batches cost
-    twice as much (median of seven pairs, benchmarks/cold_caches.py)."""
-    phases = evidence.get(Phases)
-    names = _phases_of(components)
-    known = [phases.counts[name] for name in names if name in phases.counts] if phases else []
-    return max(known, default=1.0) or 1.0
-
-
 def _error_of_rest(components: tuple[str, ...], evidence: Evidence) -> float:
     """The sampling error of the step's time outside these components, ns: 1.96 standard errors of
     its mean over the clean steps; 0 if unknown. If a fix removes nearly all of a step, a small
@@ -223,21 +196,18 @@ def _phases_of(components: tuple[str, ...]) -> set[str]:
     return {"data_wait" if c in DATA_WAIT else phase_of_component(c) for c in components}
 
 
-def _speedup(
-    low: int, high: int, budget: Budget | None, times: float, error: float
-) -> Speedup | None:
+def _speedup(low: int, high: int, budget: Budget | None, error: float) -> Speedup | None:
     """The step shrinks by the recoverable share and the rest stays (Amdahl). Without a device, the
-    high end also counts that the rest may be shorter, by its sampling ``error`` (ns), that it gets
-    faster, the absence of tdiag's hooks and, by no more than what goes, that two runs differ."""
+    rest gets shorter at the high end: tdiag's hooks are gone, it may get faster, it is only known
+    within its sampling ``error`` (ns), and two runs differ (counted up to what goes). The last
+    three are independent: the root of the sum of their squares (JCGM 100:2008, 5.1.2)."""
     if budget is None:
         return None
     error = min(error, high, budget.step_ns - high)
-    rest = budget.step_ns - high - error
-    cold = times * COLD_CACHES_NS * min(1.0, high / times / EVICTING_NS)
+    rest = budget.step_ns - high
     freed = FREED_FRAC * rest * high / budget.step_ns
-    faster = max(freed, min(cold, COLD_CACHES_FRAC * rest))
     differs = min(RUNS_DIFFER_FRAC * rest, high)
-    shorter = error + min(rest, faster + differs + HOOKS_NS)
+    shorter = min(rest, math.hypot(error, freed, differs) + HOOKS_NS)
     most = high if budget.has_device else high + shorter
     return Speedup(*(round(_faster(ns, budget), 3) for ns in (low, most)))
 

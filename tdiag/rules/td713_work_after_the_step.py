@@ -18,8 +18,8 @@ Create data sets, loaders and tables once, before the first epoch, not in each e
 
 ## How the gain is computed
 The lines' share of the samples as time of the step, within the sampling error, times how much
-longer the work around the step takes in the clean steps (it may grow with the run). Low end: a
-quarter as often. High end: one step in fifty, of the clean time after the step if samples show most
+longer the work around the step takes in the clean steps (it may grow with the run). Low end: in
+one step of ten. High end: in one of fifty, of the clean time after the step if samples show most
 of that. With a device the low end is nothing, because it may work at the same time.
 
 ## When this advice is wrong
@@ -47,7 +47,7 @@ from tdiag.rules.loop_lines import (
     saved_by_hand,
     waits_for_device,
 )
-from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
+from tdiag.rules.thresholds import LOG_EVERY, LOG_LOW_FRAC
 from tdiag.units import per_step
 
 CODE = "TD713"
@@ -104,10 +104,10 @@ def check(
             code=f"if step % {LOG_EVERY} == 0:\n    ...  # the work after the step",
         ),
         gain=Gain(
-            0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
+            0.0 if budget.has_device else least * budget.step_ns * LOG_LOW_FRAC,
             at_most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: {'nothing' if budget.has_device else 'a quarter as often'}; high end: one"
-            f" step in {LOG_EVERY}. {sampling_range(stacks.samples, least, most)}.",
+            f"low end: {'nothing' if budget.has_device else 'in one step of ten'}; high end: in"
+            f" one of {LOG_EVERY}. {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare"),
         ),
         at=place,

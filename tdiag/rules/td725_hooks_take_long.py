@@ -18,7 +18,7 @@ keep its tensors itself; if not, compute a few layers again (`torch.utils.checkp
 
 ## How the gain is computed
 The hooks' share of the samples, with its sampling error, as time of the step. High end: without the
-hooks. Low end: they run in a quarter of the steps; of those that save tensors, half of it.
+hooks. Low end: they run in one step of ten; of those that save tensors, half of it.
 
 ## When this advice is wrong
 Hooks that do a part of the model's work (offloading, quantisation, parallelism) must stay.
@@ -39,7 +39,7 @@ from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range,
 from tdiag.rules.examples import at, budget, stacks
 from tdiag.rules.hooks import hook_frames, saved_tensor_hooks
 from tdiag.rules.loop_lines import check_samples
-from tdiag.rules.thresholds import LOG_EVERY, LOW_END_FRAC, RARER_LOW_FRAC
+from tdiag.rules.thresholds import LOG_EVERY, LOG_LOW_FRAC, LOW_END_FRAC
 from tdiag.units import percent
 
 CODE = "TD725"
@@ -68,9 +68,7 @@ def check(budget: Budget, stacks: Stacks, trees: CallTrees) -> Found | None:
     step, here = budget.step_ns, where(top)
     of_saving = sum(trees.training[n].frac for n in saving)
     saved = of_saving > MAJORITY_FRAC * share
-    low, how = (
-        (LOW_END_FRAC, "half of it") if saved else (RARER_LOW_FRAC, "in a quarter of the steps")
-    )
+    low, how = (LOW_END_FRAC, "half of it") if saved else (LOG_LOW_FRAC, "in one step of ten")
     return Found(
         summary=(
             f"{'Hooks' if saved else 'Hooks on modules'} take {percent(share)} of the step, most of"

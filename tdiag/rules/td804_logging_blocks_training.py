@@ -17,9 +17,9 @@ time every step.
 Log every N steps, collect values and write them together, or leave writing to a thread.
 
 ## How the gain is computed
-The lines' share of the samples as time of the step, within the sampling error. Low end: a quarter
-as much logging; with a device nothing, because it may work at the same time. High end: one step in
-fifty logs, and other work of the same function becomes as rare.
+The lines' share of the samples as time of the step, within the sampling error. Low end: one step
+in ten logs; with a device nothing, because it may work at the same time. High end: one in fifty,
+and other work of the same function becomes as rare.
 
 ## When this advice is wrong
 The cost of a slow terminal (over ssh, in a notebook) disappears when output goes to a file.
@@ -43,7 +43,7 @@ from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.log_lines import described, logged_frac, made_for_logs, writes, written_at
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import beside_the_step, check_samples, saved_by_hand, waits_for_device
-from tdiag.rules.thresholds import LOG_EVERY, RARER_LOW_FRAC
+from tdiag.rules.thresholds import LOG_EVERY, LOG_LOW_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD804"
@@ -113,10 +113,10 @@ def check(
             code=f"if step % {LOG_EVERY} == 0:\n    log(values)",
         ),
         gain=Gain(
-            0.0 if budget.has_device else least * budget.step_ns * RARER_LOW_FRAC,
+            0.0 if budget.has_device else least * budget.step_ns * LOG_LOW_FRAC,
             most * budget.step_ns * (1 - 1 / LOG_EVERY),
-            f"low end: {'nothing' if budget.has_device else 'a quarter as much logging'}; high end:"
-            f" one step in {LOG_EVERY} logs{' and makes what is logged' if made else ''}."
+            f"low end: {'nothing' if budget.has_device else 'one step in ten logs'}; high end: one"
+            f" in {LOG_EVERY}{', and only these make what is logged' if made else ''}."
             f" {sampling_range(stacks.samples, least, most)}.",
             ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
         ),

@@ -49,6 +49,12 @@ RARER_LOW_FRAC = Threshold(
 LOG_EVERY = Threshold(
     50, "steps", "PyTorch Lightning's Trainer logs every 50 steps by default (log_every_n_steps)."
 )
+LOG_LOW_FRAC = Threshold(
+    0.9,
+    "of the cost",
+    "By arithmetic: once in ten steps saves nine tenths. PyTorch's own MNIST example logs every 10"
+    " steps by default (--log-interval).",
+)
 MIN_SAMPLES = Threshold(
     100, "samples", "Of fewer, 2 % (the smallest gain reported) is less than two samples."
 )
