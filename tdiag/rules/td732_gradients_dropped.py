@@ -16,8 +16,10 @@ computed, about half of the backward pass there.
 ## What to do
 Cut the graph where it is not needed: `critic(fakes.detach())`, or make the fakes under
 `torch.no_grad()`, which also saves the generator's graph. Where the gradient must pass through a
-model that does not learn from it, switch off its weight gradients around this backward pass:
-`critic.requires_grad_(False)`, and `True` afterwards.
+model that does not learn from it, name the parameters that do:
+`loss.backward(inputs=list(generator.parameters()))`. With DistributedDataParallel, which needs all
+gradients of a model or none, switch off the critic's instead: `critic.requires_grad_(False)` before
+its forward, and `True` afterwards.
 
 ## How the gain is computed
 High end: the share of these parameters in all that the line computes gradients for, times the time
@@ -44,7 +46,6 @@ from tdiag.units import duration, percent
 CODE = "TD732"
 NAME = "gradients-dropped"
 CLASS = "compute"
-UNTRIED = "where the graph can be cut is known to the script alone"
 
 
 def check(budget: Budget, dropped: DroppedGradients, stacks: Stacks | None) -> Found | None:
@@ -102,16 +103,17 @@ def _fix(line: DroppedAt, whose: str) -> Fix:
             f"Cut the graph before the loss{where(line.at)}: detach what comes from {whose}, or"
             " compute it under torch.no_grad().",
             "review",
+            "model.dropped_gradients=off",
             action="Detach what is not trained by this loss",
             code="with torch.no_grad():\n    fakes = generator(noise)\nloss = critic(fakes).mean()",
         )
     return Fix(
-        f"Switch off the weight gradients of {whose} for the backward{where(line.at)}:"
-        " requires_grad_(False) before its forward, and True afterwards.",
-        "review",
-        action="Compute no weight gradients that are dropped",
-        code="critic.requires_grad_(False)\ncritic(fakes).mean().backward()\n"
-        "critic.requires_grad_(True)",
+        f"Give backward(){where(line.at)} only the parameters that learn from this loss, not those"
+        f" of {whose}: backward(inputs=list(model.parameters())).",
+        "safe",
+        "model.dropped_gradients=off",
+        action="Compute no gradients that are dropped",
+        code="loss.backward(inputs=list(generator.parameters()))",
     )
 
 

@@ -52,4 +52,4 @@ def test_it_says_what_to_cut() -> None:
     cut, passed = checked(LINE), checked(replace(LINE, beyond=False))
     assert cut is not None and passed is not None
     assert "detach what comes from Generator" in cut.fix.text
-    assert "requires_grad_(False) before its forward" in passed.fix.text
+    assert "not those of Generator" in passed.fix.text

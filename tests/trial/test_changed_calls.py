@@ -92,6 +92,26 @@ for step in range(20):
             parameter -= 0.1 * parameter.grad
 trained = [m.weight.requires_grad for m in (student, teacher, by_hand, later, still)]
 """
+# Whether the generator's backward changes the critic's gradients, in the last steps.
+ADVERSARIAL = """
+import torch
+torch.manual_seed(0)
+generator, critic = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+of_generator = torch.optim.SGD(generator.parameters(), lr=0.01)
+of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
+computed = []
+def descend(optimizer, loss):
+    {zero_grad}
+    loss.backward()
+    optimizer.step()
+for step in range(40):
+    fakes = generator(torch.randn(16, 4))
+    descend(of_critic, critic(fakes.detach()).square().mean())
+    before = critic.weight.grad.clone()
+    descend(of_generator, -critic(fakes).mean())
+    computed.append(not torch.equal(critic.weight.grad, before))
+"""
+LEARNED = "(sum(computed[-8:]), (generator.weight.sum() + critic.weight.sum()).item())"
 LOADED = """
 import torch
 from torch.utils.data import DataLoader
@@ -121,6 +141,11 @@ loader = DataLoader(torch.ones(8), num_workers=2{order})
         ("model.unused_gradients=off", DISTILLED, "(trained, student.weight.sum().item())",
          "([True, True, True, True, True], SUM)", "([True, False, True, True, False], SUM)",
          "16 parameters of Linear get no gradients"),
+        ("model.dropped_gradients=off", ADVERSARIAL.format(zero_grad="optimizer.zero_grad()"),
+         LEARNED, "(8, SUM)", "(0, SUM)",
+         "backward at script.py:10 computes no gradients for 9 parameters"),
+        ("model.dropped_gradients=off", ADVERSARIAL.format(zero_grad="pass"), LEARNED,
+         "(8, SUM)", "(8, SUM)", ""),
         ("loader.in_order=off", LOADED.format(order=""), "loader.in_order", "True", "False",
          "DataLoader at script.py:4: in_order True → False"),
         ("loader.in_order=off", LOADED.format(order=", in_order=False"), "loader.in_order",

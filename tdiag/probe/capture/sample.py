@@ -12,8 +12,8 @@ from types import FrameType
 
 from .. import facts
 from ..control import Request
+from ..gradient_use import GradientUse
 from ..wire import IN_PROCESS, PY_SPY, stacks_file
-from .gradient_use import GradientUse
 from .switched import Capture
 
 RATE_HZ = 100
@@ -59,24 +59,30 @@ class SampleCapture(Capture):
         return self.inside is not None
 
     def begin(self) -> None:
-        self.gradients = GradientUse(self.windows)
+        look = self.windows.inspection
+        optimizers = [o for o in (known() for known in look.optimizers.values()) if o is not None]
+        models = [module for _, module in look.alive()]
+        self.gradients = GradientUse(self.probe, self.windows.boundary, optimizers, models)
         self.probe.guard(self.gradients.begin)()
         if self.inside is not None:
             self.inside.start()
 
     def end(self, steps: int) -> None:
-        if self.gradients is not None:
-            self.probe.guard(self.gradients.end)()
+        self._end_gradients()
         if self.inside is not None:
             self.inside.stop(os.path.join(self.probe.run_dir, stacks_file(os.getpid())))
         else:
             self.request.end()
 
     def abort(self) -> None:
-        if self.gradients is not None:
-            self.probe.guard(self.gradients.end)()
+        self._end_gradients()
         if self.inside is None:
             self.request.end()
+
+    def _end_gradients(self) -> None:
+        if self.gradients is not None:
+            self.probe.guard(self.gradients.end)()
+            self.probe.guard(self.gradients.write)()
 
     def _fall_back(self, why: str) -> None:
         self.request.end()

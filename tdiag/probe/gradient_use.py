@@ -9,19 +9,21 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .. import dynamo, places
-from ..models import watched_by_script
-from ..patches import Patches, hidden
-from ..wire import MOST_GRAPH_NODES
+from . import dynamo, places
+from .models import watched_by_script
+from .patches import Patches, hidden
+from .wire import MOST_GRAPH_NODES
 
 if TYPE_CHECKING:
-    from ..windows import Windows
+    from .boundary import Boundary
+    from .core import Probe
 
 MOST_LINES = 64  # that call backward
 READ = 4  # the smallest parameters, whose gradients tell whether all are gone
@@ -43,19 +45,25 @@ class Written:
 
 
 class GradientUse:
-    def __init__(self, windows: Windows) -> None:
-        self.probe, self.boundary = windows.probe, windows.boundary
+    def __init__(
+        self,
+        probe: Probe,
+        boundary: Boundary,
+        optimizers: Iterable[Any],
+        modules: Iterable[torch.nn.Module],
+    ) -> None:
+        self.probe, self.boundary = probe, boundary
         self.patches = Patches()
         # id of a parameter → id of the first optimizer that has it; id of an optimizer → those of
         # its parameters.
         self.owners: dict[int, int] = {}
         self.uses: dict[int, set[int]] = {}
-        for optimizer in filter(None, (o() for o in windows.inspection.optimizers.values())):
+        for optimizer in optimizers:
             mine = [id(p) for group in optimizer.param_groups for p in group["params"]]
             self.uses[id(optimizer)] = {self.owners.setdefault(p, id(optimizer)) for p in mine}
         # id of a parameter → the class of its outermost module.
         self.modules: dict[int, str] = {}
-        for _, module in windows.inspection.alive():
+        for module in modules:
             name = type(module).__name__
             self.modules.update(dict.fromkeys(map(id, module.parameters()), name))
         self.hook: Any = None
@@ -91,12 +99,15 @@ class GradientUse:
         )
 
     def end(self) -> None:
-        """Take the hooks off, and write the `backwards` record."""
+        """Take the hooks off."""
+        self.patches.undo()
+        if self.hook is not None:
+            self.hook.remove()
+
+    def write(self) -> None:
+        """The `backwards` record, if the hooks were on."""
         if self.hook is None:
             return
-        self.patches.undo()
-        self.hook.remove()
-        self.hook = None
         self.probe.recorder.write(
             "backwards",
             lines=[
@@ -119,7 +130,7 @@ class GradientUse:
             if all(map(_is_gone, written[0].read)):
                 for each in self.waiting.pop(owner):
                     each.gone += 1
-        place = tuple(tuple(places.place_of(frame)) for frame in places.user_frames()[:2])
+        place = calling()
         if place not in self.lines and len(self.lines) < MOST_LINES and not kwargs.get("inputs"):
             self.lines[place] = self._reached(loss.grad_fn)
         self.now = self.lines.get(place, {})
@@ -144,27 +155,43 @@ class GradientUse:
         """By optimizer; empty if the graph is too large to walk through."""
         found: dict[int, Written] = {}
         parameters: dict[int, list[Any]] = {}
-        seen, level, depth = {node}, [node], 0
-        while level:
-            depth += 1
-            following = []
-            for node in (n for x in level if x is not None for n, _ in x.next_functions):
-                if node is None or node in seen:
-                    continue
-                seen.add(node)
-                following.append(node)
-                leaf = getattr(node, "variable", None)
+        try:
+            for leaf, depth in leaves(node):
                 if (owner := self.owners.get(id(leaf))) is not None:
                     parameters.setdefault(owner, []).append(leaf)
                     found[owner] = Written(0, depth, self.modules.get(id(leaf), ""), [])
-            if len(seen) > MOST_GRAPH_NODES:
-                return {}
-            level = following
+        except OverflowError:
+            return {}
         for owner, mine in parameters.items():
             mine.sort(key=torch.Tensor.numel)
             found[owner].values = sum(map(torch.Tensor.numel, mine))
             found[owner].read = [weakref.ref(leaf) for leaf in mine[:READ]]
         return found
+
+
+def calling() -> tuple[Any, ...]:
+    """The user's line that calls now, and the line that called that one."""
+    return tuple(tuple(places.place_of(frame)) for frame in places.user_frames()[:2])
+
+
+def leaves(node: Any) -> Iterator[tuple[torch.Tensor, int]]:
+    """The tensors that backward from this node writes gradients to, and how many nodes from it they
+    are. OverflowError in a graph of more than ``MOST_GRAPH_NODES``."""
+    seen, level, depth = {node}, [node], 0
+    while level:
+        depth += 1
+        following = []
+        for node in (n for x in level if x is not None for n, _ in x.next_functions):
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            following.append(node)
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                yield leaf, depth
+        if len(seen) > MOST_GRAPH_NODES:
+            raise OverflowError(f"more than {MOST_GRAPH_NODES} nodes")
+        level = following
 
 
 def _gradients(written: Written) -> list[Any]:
