@@ -193,3 +193,39 @@ class DeviceClocks(Kind, frozen=True, kw_only=True):
     samples: int
     held_down: tuple[HeldDown, ...]
     sm_max_mhz: int | None = None
+
+
+class DeviceUser(Kind, frozen=True, kw_only=True):
+    """Another program's process on the device. ``frac``: its use of the device's processors, 0..1,
+    mean of the samples."""
+
+    pid: int
+    name: str
+    frac: float
+
+
+class DeviceUsers(Kind, frozen=True, kw_only=True):
+    """Who used the device in the clean window (NVML). ``own_frac``: the run's own processes, as
+    above; ``others``: all others, the busiest first. Absent if the driver reports no use by
+    process, or numbers processes differently (in a container)."""
+
+    samples: int
+    own_frac: float
+    others: tuple[DeviceUser, ...] = ()
+
+
+class IdleDevices(Kind, frozen=True, kw_only=True):
+    """``count``: devices that the program may use and that no kernel ran on in any of the samples,
+    while it used another one; at least 1."""
+
+    count: int
+    samples: int
+
+
+class DeviceNearness(Kind, frozen=True, kw_only=True):
+    """Where the training thread ran: ``near_frac``: share of the samples on a CPU of the device's
+    own NUMA node (``cpus_near``). Absent on a machine with one node."""
+
+    samples: int
+    near_frac: float
+    cpus_near: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: use, memory, clocks, and why clocks are reduced.
+"""NVIDIA GPUs through NVML: use by process, memory, clocks, and why clocks are reduced.
 
 Everything is guarded: without the library, a driver or a device, ``missing`` says why and samples
 are None. A value that a device does not report (MIG, older drivers) is None.
@@ -10,9 +10,13 @@ one.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import psutil
 
 # nvmlClocksEventReasons bits (nvml.h) that mean slower than possible; idle and application-set
 # clocks are choices, not throttling.
@@ -42,6 +46,8 @@ class Gpus:
         self.missing = ""
         self.gpus: list[_Handle] = []
         self.nvml: Any = None
+        self.read_us: dict[int, int] = {}  # device → its last reading of use by process
+        self.names: dict[int, str | None] = {}  # by pid
         try:
             import pynvml
         except ImportError:
@@ -69,12 +75,14 @@ class Gpus:
                 "uuid": self._text("nvmlDeviceGetUUID", gpu.handle),
                 "memory_total": self._field("nvmlDeviceGetMemoryInfo", gpu.handle, "total"),
                 "sm_max_mhz": self._ask("nvmlDeviceGetMaxClockInfo", gpu.whole, 1),
+                "cpus_near": self._cpus_near(gpu.whole),
             }
             for gpu in self.gpus
         ]
 
     def sample(self) -> list[dict[str, Any]] | None:
-        """Use (0..1, share of NVML's last interval with any kernel running), bytes, MHz."""
+        """Use (0..1, share of NVML's last interval with any kernel running), bytes, MHz; and use by
+        process since the last sample: pid → [0..1, its name]."""
         if not self.gpus:
             return None
         return [
@@ -84,6 +92,7 @@ class Gpus:
                 "memory_used": self._field("nvmlDeviceGetMemoryInfo", gpu.handle, "used"),
                 "sm_mhz": self._ask("nvmlDeviceGetClockInfo", gpu.whole, 1),  # NVML_CLOCK_SM
                 "throttle": self._throttle(gpu.whole),
+                "processes": self._processes(gpu),
             }
             for gpu in self.gpus
         ]
@@ -160,6 +169,35 @@ class Gpus:
             name = "nvmlDeviceGetCurrentClocksThrottleReasons"
         bits = self._ask(name, handle)
         return None if bits is None else [text for bit, text in THROTTLE.items() if bits & bit]
+
+    def _processes(self, gpu: _Handle) -> dict[str, list[Any]] | None:
+        """None if the device does not report it (MIG), or reports nothing new: an idle one.
+
+        Drivers also return entries that are older than asked for, or far above 100 %
+        (Syllo/nvtop#110)."""
+        since = self.read_us.setdefault(gpu.number, time.time_ns() // 1000)
+        entries = self._ask("nvmlDeviceGetProcessUtilization", gpu.handle, since) or ()
+        used: dict[int, list[float]] = {}
+        for entry in entries:
+            if entry.timeStamp > since and entry.smUtil <= 100:
+                used.setdefault(entry.pid, []).append(entry.smUtil / 100)
+                self.read_us[gpu.number] = max(self.read_us[gpu.number], entry.timeStamp)
+        shares = {pid: sum(each) / len(each) for pid, each in used.items()}
+        return {str(pid): [share, self._name(pid)] for pid, share in shares.items()} or None
+
+    def _name(self, pid: int) -> str | None:
+        if pid not in self.names:
+            self.names[pid] = None
+            with contextlib.suppress(psutil.Error):
+                self.names[pid] = psutil.Process(pid).name()
+        return self.names[pid]
+
+    def _cpus_near(self, handle: Any) -> list[int] | None:
+        """The CPUs of the device's NUMA node; None if unknown, or if all are."""
+        count = psutil.cpu_count() or 1
+        words = self._ask("nvmlDeviceGetCpuAffinity", handle, (count + 63) // 64)
+        near = [n for n in range(count) if words and words[n // 64] >> n % 64 & 1]
+        return near if 0 < len(near) < count else None
 
     def _text(self, name: str, handle: Any) -> str | None:
         value = self._ask(name, handle)

@@ -41,6 +41,7 @@ class SystemSampler:
         self.others = Others()
         self.forks: dict[int, bool] = {}
         self.private: dict[str, int] = {}  # at the last search, not yet written
+        self.on_cpu: dict[str, int] = {}  # where each main thread ran last
         self.writing = True
         self._write(self._machine())
 
@@ -82,6 +83,7 @@ class SystemSampler:
             "kind": "sample",
             "t": time.perf_counter_ns(),
             "procs": self._processes(),
+            "on_cpu": self.on_cpu,
             "queued": {str(pid): ns for pid in self.tree if (ns := _queued(pid)) is not None},
             "private": self.private,
             "others": self.others.sample(),
@@ -93,6 +95,7 @@ class SystemSampler:
     def _processes(self) -> dict[str, list[int | None]]:
         """pid → [CPU ns so far, resident bytes, bytes read from storage so far]."""
         self._scan()
+        self.on_cpu = {}
         found: dict[str, list[int | None]] = {}
         for pid, process in list(self.tree.items()):
             if not process.is_running():
@@ -102,6 +105,8 @@ class SystemSampler:
             with contextlib.suppress(psutil.Error), process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
                 found[str(pid)] = [_ns(times.user + times.system), memory.rss, _read(process)]
+                if self.gpus.gpus and hasattr(process, "cpu_num"):
+                    self.on_cpu[str(pid)] = process.cpu_num()
         return found
 
     def _scan(self) -> None:

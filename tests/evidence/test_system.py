@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdiag.evidence.device import DeviceClocks, HeldDown
+from tdiag.evidence.device import (
+    DeviceClocks,
+    DeviceNearness,
+    DeviceUser,
+    DeviceUsers,
+    HeldDown,
+    IdleDevices,
+)
 from tdiag.evidence.from_run import load_run
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.machine_samples import make_system
 from tdiag.evidence.machine import System
+from tdiag.model.kind import Kind
 
 from .making import MS, Run, plain
 
@@ -88,6 +96,43 @@ def test_a_busier_device_of_somebody_else_is_not_taken_for_the_programs(tmp_path
     assert held_down("b-2") == ["thermal (hardware)"]
     assert held_down("a-1") == held_down(None) == ["power cap"]
     assert held_down("c-3") == []  # one that was not watched
+
+
+def seen_of_devices(
+    folder: Path, *gpus: dict[str, Any], near: list[int] | None = None
+) -> list[Kind]:
+    """In two samples, in which the training is process 100, first on CPU 1, then on CPU 9."""
+    about = [{"index": gpu["index"], "cpus_near": near} for gpu in gpus]
+    cpus = {2: {"100": 1}, 3: {"100": 9}}
+    samples = (sample(t * SECOND, 3, 0, gpus=gpus, on_cpu=cpus[t]) for t in (2, 3))
+    path = folder / "system.jsonl"
+    lines = (MACHINE | {"gpus": about}, *samples)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return make_system(path, [(SECOND, 4 * SECOND)], None, None, pid=100)[1:]
+
+
+def test_other_programs_on_the_device_and_devices_that_nobody_uses(tmp_path: Path) -> None:
+    used = {"100": [0.5, "python"], "7": [0.2, "Xorg"], "8": [0.3, "python"]}
+    gpus = [{"index": 0, "util": 0.9, "processes": used}, {"index": 1, "util": 0.0}]
+    others = (DeviceUser(pid=8, name="python", frac=0.3), DeviceUser(pid=7, name="Xorg", frac=0.2))
+    assert seen_of_devices(tmp_path, *gpus) == [
+        DeviceUsers(samples=2, own_frac=0.5, others=others),
+        IdleDevices(count=1, samples=2),
+    ]
+
+
+@pytest.mark.parametrize("processes", [None, {"4242": [0.9, None]}], ids=["none", "others"])
+def test_without_the_runs_own_processes_nothing_is_said_of_others(
+    processes: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    """In a container the driver's numbers may be those of the machine."""
+    gpu = {"index": 0, "util": 0.9, "processes": processes}
+    assert seen_of_devices(tmp_path, gpu, {"index": 1, "util": None}) == []
+
+
+def test_how_often_the_training_ran_on_the_devices_own_node(tmp_path: Path) -> None:
+    (found,) = seen_of_devices(tmp_path, {"index": 0, "util": 0.9}, near=[0, 1, 2, 3])
+    assert found == DeviceNearness(samples=2, near_frac=0.5, cpus_near=(0, 1, 2, 3))
 
 
 def test_waiting_for_a_core_is_measured_over_the_clean_window(tmp_path: Path) -> None:

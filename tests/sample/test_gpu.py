@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -28,6 +29,8 @@ class FakeNvml(ModuleType):
         self.names = ["NVIDIA Test"]
         self.refused: set[int] = set()
         self.divided: set[int] = set()
+        self.uses: list[tuple[int, int, int]] = []  # process, its use in %, µs after the last one
+        self.near = (1 << 64) - 1
 
     def nvmlInit(self) -> None:
         self.open = True
@@ -74,6 +77,17 @@ class FakeNvml(ModuleType):
             raise NVMLError("Not Supported")
         return 1200
 
+    def nvmlDeviceGetProcessUtilization(self, handle: int, since_us: int) -> list[Any]:
+        if handle or not self.uses:
+            raise NVMLError("Not Found")
+        return [
+            SimpleNamespace(pid=pid, smUtil=used, timeStamp=since_us + after)
+            for pid, used, after in self.uses
+        ]
+
+    def nvmlDeviceGetCpuAffinity(self, handle: int, words: int) -> list[int]:
+        return [self.near] * words
+
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
         return self.reasons
 
@@ -92,15 +106,37 @@ def test_every_value_with_its_unit(nvml: FakeNvml) -> None:
     assert described is not None and sample is not None
     assert described[0] == {
         "index": 0, "name": "NVIDIA Test", "uuid": "GPU-0abc", "memory_total": 1000,
-        "sm_max_mhz": 1980,
+        "sm_max_mhz": 1980, "cpus_near": None,
     }  # fmt: skip
     assert sample[0] == {
         "index": 0, "util": 0.37, "memory_used": 10, "sm_mhz": 1200,
-        "throttle": ["power cap", "thermal (software)"],
+        "throttle": ["power cap", "thermal (software)"], "processes": None,
     }  # fmt: skip
     assert sample[1]["sm_mhz"] is None
     gpus.close()
     assert not nvml.open and gpus.sample() is None
+
+
+def test_use_by_process_without_the_drivers_stale_and_absurd_entries(nvml: FakeNvml) -> None:
+    me = os.getpid()
+    nvml.uses = [(me, 40, 1), (me, 60, 2), (me, 90, 0), (4_000_000, 30, 3), (7, 4_294_967_295, 3)]
+    sample = Gpus().sample()
+    assert sample is not None
+    seen = sample[0]["processes"]
+    assert seen.keys() == {str(me), "4000000"}
+    assert seen[str(me)][0] == 0.5 and seen[str(me)][1]
+    assert seen["4000000"] == [0.3, None]
+    assert sample[1]["processes"] is None
+
+
+def test_the_cpus_of_the_devices_node(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.cpu_count", lambda: 80)
+    nvml.near = 0b1011
+    described = Gpus().describe()
+    assert described is not None and described[0]["cpus_near"] == [0, 1, 3, 64, 65, 67]
+    monkeypatch.setattr("psutil.cpu_count", lambda: 2)
+    described = Gpus().describe()
+    assert described is not None and described[0]["cpus_near"] is None  # one node
 
 
 def test_idle_clocks_are_no_throttling(nvml: FakeNvml) -> None:

@@ -184,7 +184,7 @@ def _add_steps(
     at, shift = process.sampled_in(job.home)
     spans = [(begin - shift, end - shift) for begin, end in clean.spans]
     beside = [part / SYSTEM for part in job.members if part != at and host_of(part) == host_of(at)]
-    evidence.add(*make_system(at / SYSTEM, spans, allowed, queued, uuid, beside))
+    evidence.add(*make_system(at / SYSTEM, spans, allowed, queued, uuid, beside, process.pid))
     evidence.perturbation.update(perturbation(lead, mine.clean))
     traced = judged if process.last(TraceRecord) else mine
     return (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.feeding import Storage
+from tdiag.evidence.from_run.device_samples import RecordedGpu, busiest, make_device_kinds
 from tdiag.evidence.machine import Busy, Strip, System, SystemHistory
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
@@ -22,25 +22,13 @@ BUSY_CORES = Threshold(
 )
 
 
-class _RecordedGpu(msgspec.Struct):
-    index: int = 0
-    name: str | None = None
-    uuid: str | None = None
-    memory_total: int | None = None
-    util: float | None = None
-    memory_used: int | None = None
-    sm_mhz: int | None = None
-    sm_max_mhz: int | None = None
-    throttle: list[str] | None = None
-
-
 class Machine(msgspec.Struct, tag_field="kind", tag="machine"):
     cores_machine: int
     cores_allowed: float
     cores_physical: int | None = None
     ram_total: int | None = None
     ram_limit: int | None = None
-    gpus: list[_RecordedGpu] | None = None
+    gpus: list[RecordedGpu] | None = None
     gpus_missing: str | None = None
 
     def ram(self) -> int | None:
@@ -53,11 +41,12 @@ class Sample(msgspec.Struct, tag_field="kind", tag="sample"):
     t: int
     procs: dict[str, tuple[int, int, int | None]] = {}
     queued: dict[str, int] = {}
+    on_cpu: dict[str, int] = {}
     private: dict[str, int] = {}
     others: dict[str, tuple[int, int | None, int, str, bool | None]] = {}
     busy_ns: int = 0
     ram_available: int | None = None
-    gpus: list[_RecordedGpu] | None = None
+    gpus: list[RecordedGpu] | None = None
 
 
 _decoder: msgspec.json.Decoder[Machine | Sample] = msgspec.json.Decoder(Machine | Sample)
@@ -70,13 +59,15 @@ def make_system(
     queued_frac: float | None,
     gpu_uuid: str | None = None,
     beside: Sequence[Path] = (),
+    pid: int | None = None,
 ) -> list[Kind]:
-    """System, and DeviceClocks if a device was watched, during the longest of ``spans`` (the clean
-    stretches: begin and end, ns on the events' clock). Empty without a readable file.
+    """System, and what was seen of the device if one was watched, during the longest of ``spans``
+    (the clean stretches: begin and end, ns on the events' clock). Empty without a readable file.
 
     ``cpus_allowed``: the training process's own affinity, which may be narrower than tdiag's.
     ``queued_frac``: the share of the window that the training thread waited for a core.
     ``gpu_uuid``: of the device that the process computes on, as the probe reports it.
+    ``pid``: of the training process.
     ``beside``: the sample files of other ranks of the job on this machine that each have their own
     tdiag; their processes also belong to the run.
     """
@@ -89,8 +80,6 @@ def make_system(
     ours = {int(pid) for other in theirs for sample in other.samples for pid in sample.procs}
     memory = [rss for s in samples if (rss := sum(p[1] for p in s.procs.values()))]
     available = [s.ram_available for s in samples if s.ram_available is not None]
-    gpu = _own_gpu(machine, used.samples, gpu_uuid)
-    about = _about(machine, gpu)
     system = System(
         cores_allowed=min(machine.cores_allowed, cpus_allowed or machine.cores_allowed),
         cores_machine=machine.cores_machine,
@@ -102,7 +91,10 @@ def make_system(
         training_queued_frac=queued_frac,
         others=tuple(busy for busy in used.others() if busy.pid not in ours),
     )
-    return [system, *_clocks(gpu, about)]
+    looks = [sample.gpus or [] for sample in used.samples]
+    own = {int(pid) for sample in used.samples for pid in sample.procs} | ours
+    on_cpu = [cpu for sample in used.samples if (cpu := sample.on_cpu.get(str(pid))) is not None]
+    return [system, *make_device_kinds(machine.gpus or [], looks, gpu_uuid, own, on_cpu)]
 
 
 def read_system(path: Path) -> tuple[Machine | None, list[Sample]]:
@@ -146,7 +138,11 @@ def mean_device_use(path: Path, spans: Sequence[tuple[int, int]]) -> float | Non
     """Share of the longest span in which kernels ran on the most used device (NVML), 0..1; None if
     no device was watched."""
     _, samples = read_system(path)
-    used = [g.util for g in _busiest_gpu(_Interval(samples, spans).samples) if g.util is not None]
+    used = [
+        g.util
+        for g in busiest([s.gpus or [] for s in _Interval(samples, spans).samples])
+        if g.util is not None
+    ]
     return sum(used) / len(used) if used else None
 
 
@@ -197,54 +193,6 @@ class _Interval:
         if not self.wall_ns:
             return None
         return (self.samples[-1].busy_ns - self.samples[0].busy_ns) / self.wall_ns
-
-
-def _own_gpu(machine: Machine, samples: list[Sample], uuid: str | None) -> list[_RecordedGpu]:
-    """The samples of this device; if its uuid is unknown, of the most used device."""
-    if uuid is None:
-        return _busiest_gpu(samples)
-    mine = {g.index for g in machine.gpus or () if (g.uuid or "").partition("-")[2] == uuid}
-    return [gpu for sample in samples for gpu in sample.gpus or () if gpu.index in mine]
-
-
-def _busiest_gpu(samples: list[Sample]) -> list[_RecordedGpu]:
-    """The samples of the most used device."""
-    by_index: dict[int, list[_RecordedGpu]] = {}
-    for sample in samples:
-        for gpu in sample.gpus or ():
-            by_index.setdefault(gpu.index, []).append(gpu)
-    return max(by_index.values(), key=lambda gpus: sum(g.util or 0.0 for g in gpus), default=[])
-
-
-def _about(machine: Machine, gpu: list[_RecordedGpu]) -> _RecordedGpu:
-    """The properties of the device that do not change between samples."""
-    return next((g for g in machine.gpus or () if gpu and g.index == gpu[0].index), _RecordedGpu())
-
-
-def _clocks(gpu: list[_RecordedGpu], about: _RecordedGpu) -> list[Kind]:
-    known = [g for g in gpu if g.throttle is not None]
-    if not known:
-        return []
-    by_reason: dict[str, list[_RecordedGpu]] = {}
-    for look in known:
-        for reason in look.throttle or ():
-            by_reason.setdefault(reason, []).append(look)
-    held_down = [
-        HeldDown(
-            reason=reason,
-            frac=len(looks) / len(known),
-            sm_mhz=_mean([look.sm_mhz for look in looks if look.sm_mhz is not None]),
-        )
-        for reason, looks in by_reason.items()
-    ]
-    held_down.sort(key=lambda held: -held.frac)
-    return [
-        DeviceClocks(samples=len(known), held_down=tuple(held_down), sm_max_mhz=about.sm_max_mhz)
-    ]
-
-
-def _mean(values: list[int]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 Values = tuple[float | None, ...]
