@@ -17,8 +17,8 @@ Figures = dict[str, float]
 Is = Literal["least", "most", "median", "between"]
 
 SUBJECTS = (
-    "attention", "calls", "contracted", "gathered", "loading", "models", "optimizers", "processes",
-    "transforms", "twins",
+    "attention", "calls", "contracted", "gathered", "indexed", "loading", "models", "optimizers",
+    "penalties", "processes", "transforms", "twins",
 )  # fmt: skip
 
 

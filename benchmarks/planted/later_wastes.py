@@ -107,3 +107,77 @@ OUTER = Waste(
     },
     one_core=True,
 )
+BY_INPUT = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 10))
+    def forward(self, x):
+        parts = [part.detach().requires_grad_() for part in x.chunk(4, 1)]
+        return self.layers(torch.cat(parts, 1)), parts
+"""
+FLAT = """
+    flat = sum(slope.square().mean() for slope in slopes)
+    return nn.functional.cross_entropy(scores, target) + 0.01 * flat
+"""
+SEPARATE = Waste(
+    "the slopes of a score by four parts of the input, one call of autograd.grad each",
+    "compute",
+    ("TD747",),
+    {
+        "MODEL": BY_INPUT,
+        "LOSS": """
+def slope(scores, part):
+    return torch.autograd.grad(scores.sum(), part, create_graph=True)[0]  # HERE
+def loss_of(output, target):
+    scores, parts = output
+    slopes = [slope(scores, part) for part in parts]  # HERE
+"""
+        + FLAT,
+    },
+    {
+        "MODEL": BY_INPUT,
+        "LOSS": """
+def loss_of(output, target):
+    scores, parts = output
+    slopes = torch.autograd.grad(scores.sum(), parts, create_graph=True)
+"""
+        + FLAT,
+    },
+    one_core=True,
+)
+DECAYED = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 2048))
+        self.head = nn.Linear(2048, 10)
+    def forward(self, x):
+"""
+DECAY = Waste(
+    "the squares of all weights summed in each step for the loss",
+    "compute",
+    ("TD748",),
+    {
+        "MODEL": DECAYED
+        + """
+        squares = sum(p.pow(2).sum() for p in self.parameters())  # HERE
+        return self.head(self.layers(x)), squares
+""",
+        "LOSS": """
+def loss_of(output, target):
+    return nn.functional.cross_entropy(output[0], target) + 1e-5 * output[1]
+""",
+    },
+    {
+        "MODEL": DECAYED
+        + """
+        return self.head(self.layers(x)), None
+""",
+        "LOSS": """
+def loss_of(output, target):
+    return nn.functional.cross_entropy(output[0], target)
+""",
+    },
+    one_core=True,
+)

@@ -185,3 +185,20 @@ return self.head(self.encoder(x))
 return self.head(self.encoder(x))
 """,
 )
+BRACKETS = waste(
+    "pairs of 32 parts, each picked by brackets",
+    "TD749",
+    """
+self.left, self.right = torch.triu_indices(32, 32, 1)
+self.body, self.head = nn.Linear(256, 512), nn.Linear(496, 10)
+""",
+    """
+parts = self.body(x).view(-1, 32, 16)
+return self.head((parts[:, self.left] * parts[:, self.right]).sum(-1))  # HERE
+""",
+    """
+parts = self.body(x).view(-1, 32, 16)
+pairs = parts.index_select(1, self.left) * parts.index_select(1, self.right)
+return self.head(pairs.sum(-1))
+""",
+)

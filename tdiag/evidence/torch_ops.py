@@ -46,6 +46,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     shared_tensors: int = 0
     shared_at: Place | None = None
     joined: int = 0  # the most parameters that one call of stack or cat took
+    # Where some samples of the batch were chosen of what the line computed for all of them.
+    samples_at: Place | None = None
     # Copies to another device of a tensor that an earlier counted step had copied too, unchanged
     # since then; and their bytes.
     moved_again: float = 0.0
@@ -63,7 +65,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # zeros, and of these the share that is not; calls on zeros into which at most half was written,
     # times the share that was not; calls on rows that were copied, times the share of further
     # copies; calls that write low-rank products of parameters out, and products with these as a
-    # weight; calls that pick a matrix of weights for each row, and products with these.
+    # weight; calls that pick a matrix of weights for each row, and products with these; calls of
+    # torch.autograd.grad through what earlier calls went through; calls that sum the squares of
+    # parameters for the loss; brackets that pick, with gradients, what a tensor of numbers names.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -80,6 +84,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     low_rank_used_ns: float = 0.0
     gathered_ns: float = 0.0
     gathered_used_ns: float = 0.0
+    separate_ns: float = 0.0
+    penalty_ns: float = 0.0
+    indexed_ns: float = 0.0
     fft_ns: float = 0.0
     fft_length: int = 0
     prefix_ns: float = 0.0

@@ -41,6 +41,10 @@ TRAINER = Framework(
         "TD601": f"{_argument('bf16=True')}; to keep float32, tf32=True",
         "TD604": _COMPILE,
         "TD606": _argument("per_device_train_batch_size={value}"),
+        "TD608": (
+            'make the model with attn_implementation="sdpa", and with "eager" only where its'
+            " attention weights are read"
+        ),
         "TD613": (
             "let Trainer(data_collator=DataCollatorWithPadding(tokenizer)) pad each batch, not the"
             " tokenizer to its max_length; then"

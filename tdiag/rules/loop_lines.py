@@ -169,6 +169,15 @@ def beside_the_step(
     return found
 
 
+def most_of_clean(clean: float, share: float, sampled: float) -> float:
+    """The largest share of the step, 0..1, of lines beside it: of ``clean``, that of the clean
+    steps, as large a part as they have of all samples there (``share`` of ``sampled``). 0 if the
+    samples show less than most of it."""
+    if not share or sampled < MAJORITY_FRAC * clean:
+        return 0.0
+    return clean * share / max(sampled, share)
+
+
 def by_elimination(line: StackLine, budget: Budget, ops: Ops | None) -> str:
     """The component that most samples of a line must lie in, because all others together take less
     time; "" if there is none, or if torch calls of its function show the phase."""

@@ -30,6 +30,8 @@ must fit, of a product's result, a softmax and another product's operand.
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -64,6 +66,8 @@ FUSED_LOW_FRAC = Threshold(
     "The same measurement on another machine: 1.03× at sequence length 256; 1 − 1 ÷ 1.03 = 0.03"
     " (benchmarks/rule_constants.py td608).",
 )
+# Hugging Face's argument, or the setting of its config.
+_EAGER = re.compile(r"""attn_implementation["'\]]*\s*[=:]\s*["']eager""")
 
 
 def check(
@@ -84,7 +88,7 @@ def check(
         return None
     source = "trace" if ops is None or ops.attention is None else "ops"
     most = max(calls, key=lambda x: x.per_step)
-    place = most.at
+    place, chosen = most.at, _chosen(most.at)
     own = sum(op.self_ns for op in host_ops.ops if op.name in PARTS)
     cost = own * budget.step_ns / traced.mean_ns
     on_device = kernels_ns(budget, parts, device)
@@ -97,10 +101,11 @@ def check(
             "the fused form was 1.03 to 1.7 times as fast in measurements on a CPU.",
             ("forward", "backward"),
         )
+    asked_for = f", as asked for{where(chosen)}" if chosen else ""
     return Found(
         summary=(
             f"Attention is computed {written:.0f} times per step{where(place)} as matmul, softmax,"
-            " matmul, without the fused kernel."
+            f" matmul, without the fused kernel{asked_for}."
         ),
         evidence=(
             count("attention without the fused kernel", written, source, "per_step"),
@@ -109,8 +114,17 @@ def check(
         ),
         fix=_fix(place, most in asked),
         gain=gain,
-        at=place,
+        at=chosen or place,
     )
+
+
+def _chosen(place: Place | None) -> Place | None:
+    """The line of the same file that asks a library's model for the form that is written out."""
+    lines = linecache.getlines(place.file) if place else []
+    for number, line in enumerate(lines, 1):
+        if place and _EAGER.search(line):
+            return Place(place.file, number, place.function)
+    return None
 
 
 def _written(ops: Ops | None, work: Work | None) -> Sequence[Attention]:

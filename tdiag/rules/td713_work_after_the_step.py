@@ -34,7 +34,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, held, known_to, sampling_range, where
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import described, logs, made_for_logs
@@ -44,6 +44,7 @@ from tdiag.rules.loop_lines import (
     between_epochs,
     check_samples,
     epochs_place,
+    most_of_clean,
     saved_by_hand,
     waits_for_device,
 )
@@ -81,8 +82,7 @@ def check(
     top = max(lines, key=lambda line: line.self_frac)
     # The clean steps measure all work after the step, without the sampler.
     sampled = scale * sum(line.self_frac for line in beside)
-    seen_well = sampled >= MAJORITY_FRAC * clean
-    at_most = max(most, clean * share / max(sampled, share) if seen_well else 0.0)
+    at_most = max(most, most_of_clean(clean, share, sampled))
     when = "at the start of each epoch or trial" if top in between else "after the optimizer's step"
     place = (epochs_place(between, ops, trees) if top in between else None) or top.at
     return Found(

@@ -2,12 +2,12 @@
 
 ## What it measures
 Products and convolutions of the forward pass and the loss that take longer than a call's fixed
-cost. Their results are followed, through views and through what works on each element, up to the
-calls that take them: a slice or an index takes its part, a cross entropy the rows that it does not
-ignore, a product with a column of mostly zeros the rows that it leaves, any other call takes all of
-it. Of its input, a linear layer takes the rows that are taken of its result. A result counts if at
-most half of it is taken until the counted steps are over, in none of them more: a metric may read
-it after the step.
+cost. Their results are followed, through views and what works on each element or each row (a
+softmax, a sum over the last dimension), up to the calls that take them: a slice or an index takes
+its part, a cross entropy the rows that it does not ignore, a product with a column of mostly zeros
+the rows that it leaves, any other call takes all of it. Of its input, a linear layer takes the rows
+that are taken of its result. A result counts if at most half of it is taken until the counted steps
+are over, in none of them more: a metric may read it after the step.
 
 ## Why it is slow
 A language model's scores for all positions where only the last is read, or where most labels are
@@ -18,7 +18,8 @@ computes the unused rows again, with gradients of zero.
 ## What to do
 Take the positions first, then apply the layer: `head(states[:, -1])` instead of
 `head(states)[:, -1]`, `head(states[labels != -100])` before the loss, `expert(x[choice == e])`.
-Models of Hugging Face take `logits_to_keep`.
+Models of Hugging Face take `logits_to_keep`. Of a batch that is stepped through in parts, index the
+model's input: `model(batch[part])`.
 
 ## How the gain is computed
 High end: the time of these calls × the share that is not used, and their backward, which may take
@@ -36,7 +37,8 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.model.place import Place
+from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
 from tdiag.units import duration, percent
@@ -58,6 +60,8 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     backward = phases.wall_ns.get("backward", 0.0) * share
     most = phases.wall_ns.get("backward", 0.0) * most_of_backward(share)
     worst = lines[0]
+    at = worst.samples_at
+    chosen = at if at and not same_function(worst.at, at) else None
     return Found(
         summary=(
             f"Most of what is computed{where(worst.at)} in {worst.at.function} is never used:"
@@ -69,14 +73,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             ns("their backward", backward, "baseline"),
             count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
         ),
-        fix=Fix(
-            f"Choose the rows or positions that are used before they are computed"
-            f"{where(worst.at)}: index the layer's input, not its result.",
-            "manual",
-            action="Compute only the positions that are used",
-            code="scores = head(states[labels != -100])  # not head(states), most of it ignored\n"
-            "scores = head(states[:, -1])  # not head(states)[:, -1]",
-        ),
+        fix=_of_samples(chosen) if chosen else _of_positions(worst.at),
         gain=Gain(
             total,
             total + most,
@@ -84,7 +81,28 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             f" {BACKWARD_TIMES:.0f} times as long as for other calls.",
             (*spent, "backward"),
         ),
-        at=worst.at,
+        at=chosen or worst.at,
+    )
+
+
+def _of_positions(at: Place) -> Fix:
+    return Fix(
+        f"Choose the rows or positions that are used before they are computed{where(at)}: index the"
+        " layer's input, not its result.",
+        "manual",
+        action="Compute only the positions that are used",
+        code="scores = head(states[labels != -100])  # not head(states), most of it ignored\n"
+        "scores = head(states[:, -1])  # not head(states)[:, -1]",
+    )
+
+
+def _of_samples(at: Place) -> Fix:
+    return Fix(
+        f"Choose the samples before the model computes them all: index its input{where(at)}, not"
+        " its result.",
+        "manual",
+        action="Compute only the samples that are used",
+        code="scores = model(batch[chosen])  # not model(batch)[chosen]",
     )
 
 

@@ -38,11 +38,17 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import Found, Gain, count, frac, known_to, sampling_range, where
+from tdiag.rules.base import Found, Gain, count, frac, held, known_to, sampling_range, where
 from tdiag.rules.examples import budget, stack, stacks
 from tdiag.rules.log_lines import described, logged_frac, made_for_logs, writes, written_at
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import beside_the_step, check_samples, saved_by_hand, waits_for_device
+from tdiag.rules.loop_lines import (
+    beside_the_step,
+    check_samples,
+    most_of_clean,
+    saved_by_hand,
+    waits_for_device,
+)
 from tdiag.rules.thresholds import LOG_EVERY, LOG_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -77,9 +83,11 @@ def check(
         if not waits_for_device(line, budget, ops):
             writing[line] = line.self_frac
     # What grows with the run, such as a metric over all results, was sampled when it was shorter.
-    for line in beside_the_step(AFTER_THE_STEP, stacks, ops, trees):
+    scale = phases.around_scale if phases else 1.0
+    beside = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
+    for line in beside:
         if line in writing:
-            writing[line] *= phases.around_scale if phases else 1.0
+            writing[line] *= scale
     for line in saved_by_hand(stacks, ops, trees):
         writing.pop(line, None)
     lines = sorted(writing, key=lambda line: -writing[line])
@@ -93,6 +101,11 @@ def check(
     made = sum(line.self_frac for line in made_for_logs(stacks, ops, trees))
     least, _ = known_to(share, stacks.samples)
     _, most = known_to(min(1.0, share + made), stacks.samples)
+    # The clean steps measure all work after the step, without the sampler.
+    mine = sum(writing.get(line, 0.0) for line in beside)
+    clean = held(budget, "other") / budget.step_ns
+    sampled = scale * sum(line.self_frac for line in beside)
+    most = max(most, share - mine + made + most_of_clean(clean, mine, sampled))
     return Found(
         summary=(
             f"Logging{', with what is made for it,' if top in describing else ''} takes"

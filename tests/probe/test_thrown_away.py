@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .counted import share_of_line
+from .counted import at_line, share_of_line
 
 SCRIPT = """
 import torch
@@ -28,6 +28,12 @@ for step in range(100_000):
     loss.backward()
     optimizer.step()
 """
+# As in a policy's loss: the index comes last, twice the same.
+RATIO = (
+    "(lambda policy, rows: (policy.log_prob(torch.ones(256)) - 0.5).exp()[rows].sum()"
+    " - policy.entropy(){of_entropy}.mean())"
+    "(torch.distributions.Categorical(logits=made.flatten(0, 1)), torch.arange(64))"
+)
 LOSS = "nn.functional.cross_entropy(made.flatten(0, 1), self.labels.flatten(){more})"
 
 
@@ -42,6 +48,9 @@ def share(folder: Path, used: str) -> float:
         "made[:, -1]",
         "made.relu().transpose(0, 1)[0] if made.shape[0] == made.size(0) else None",
         "made.index_select(1, torch.tensor([3])) + made[:, :9].sum()",
+        "made.softmax(-1)[:, -1]",
+        "made.logsumexp(-1).sub(1.0).neg()[:, :8]",
+        RATIO.format(of_entropy="[rows]"),
         LOSS.format(more=""),
         LOSS.format(more=", label_smoothing=0.1, ignore_index=-100"),
     ],
@@ -63,6 +72,15 @@ AFTER = SCRIPT.replace("loss = net(", "scores = net(").replace(
 )
 
 
+def test_where_samples_are_chosen(tmp_path: Path) -> None:
+    chosen = SCRIPT.format(used="made").replace(".square()", "[torch.arange(2)].square()")
+    positions = SCRIPT.format(used="made[:, torch.arange(2)]")
+    for name, script, expected in (("chosen", chosen, 16), ("positions", positions, None)):
+        (tmp_path / name).mkdir()
+        (line,) = (x for x in at_line(tmp_path / name, script, 11) if x.thrown_away_ns)
+        assert (line.samples_at and line.samples_at.line) == expected
+
+
 @pytest.mark.parametrize(("metric", "least"), [("scores.argmax(-1)", 0.0), ("loss.item()", 0.5)])
 def test_what_a_metric_uses_after_the_step_is_used(
     metric: str, least: float, tmp_path: Path
@@ -78,9 +96,11 @@ def test_what_a_metric_uses_after_the_step_is_used(
         "made",
         "made[:, 1:]",
         "made[:, -1] + made.mean(1)",
-        "made.softmax(-1)[:, -1]",
+        "made.softmax(1)[:, -1]",
+        "made.softmax(-1)[:, -1] + made.log_softmax(-1).mean()",
         "sum(made[:, i] for i in range(64))",
         "torch.cat(made.chunk(4, 1)[:1])",  # a split counts as taking all
+        RATIO.format(of_entropy=""),
         LOSS.replace("flatten(){", "flatten().clamp(0){").format(more=""),
     ],
 )

@@ -40,6 +40,10 @@ class OpsLine(msgspec.Struct):
     low_rank_used: float = 0
     gathered: float = 0
     gathered_used: float = 0
+    separate: float = 0
+    penalty: float = 0
+    indexed: float = 0
+    samples_at: At | None = None
     fft: float = 0
     fft_length: int = 0
     prefix: float = 0

@@ -29,7 +29,8 @@ SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
     "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
     "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "gathered",
-    "gathered_used", "moved_again", "moved_bytes", "work", "fft",
+    "gathered_used", "separate", "penalty", "indexed",
+    "moved_again", "moved_bytes", "work", "fft",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -55,12 +56,13 @@ class LineCalls:
     ``joined``: the most parameters that one call joined; ``into``: the row that this one was added
     to;
     ``contraction``: what it spread and summed, "" for nothing; ``fft_length``: of an awkward
-    Fourier transform. ``names``: calls that the line
+    Fourier transform; ``samples_at``: where samples were chosen of what the line computed for all.
+    ``names``: calls that the line
     itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
     Trainer), one per name for each call of the function."""
 
     __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "loop", "shared",
-                 "joined", "into", "contraction", "fft_length")  # fmt: skip
+                 "joined", "into", "contraction", "fft_length", "samples_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
@@ -69,10 +71,12 @@ class LineCalls:
         self.mostly_zero = self.nonzero = self.unwritten = self.copied = 0
         self.low_rank = self.low_rank_used = self.moved_again = self.moved_bytes = 0
         self.work = self.fft = self.fft_length = self.gathered = self.gathered_used = 0
+        self.separate = self.penalty = self.indexed = 0
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated, self.one_row, self.joined = 0, True, 0
         self.into: LineCalls | None = None
+        self.samples_at: Any = None
         self.loop: OfWeight | None = None
         self.shared: OfInput | None = None
         self.conversions: Counter[str] = Counter()
@@ -95,6 +99,7 @@ class LineCalls:
         self.loop = more(self.loop, other.loop)
         self.shared = more(self.shared, other.shared)
         self.contraction = self.contraction or other.contraction
+        self.samples_at = self.samples_at or other.samples_at
         self.conversions.update(other.conversions)
         self.names.update(other.names)
 
@@ -110,6 +115,7 @@ class LineCalls:
             "tensors": len(self.shared.tensors) if self.shared else 0,
             "shared_at": self.shared.calls.at if self.shared else None,
             "joined": self.joined,
+            "samples_at": self.samples_at,
             "fft_length": self.fft_length,
             "contraction": self.contraction,
             "conversions": dict(self.conversions),

@@ -25,12 +25,15 @@ from .cost_on_device import device_ns
 from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights
 from .gathered import GatheredWeights
+from .indexed import by_brackets
 from .input_gradients import InputGradients
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
 from .low_rank import LowRank
 from .never_used import UnusedResults
+from .penalties import Penalties
 from .prefixes import JOINS, Prefixes
+from .separate_gradients import SeparateGradients
 from .switched import Capture
 from .syncs import HostWaits
 from .thrown_away import ThrownAway
@@ -96,7 +99,8 @@ class OpsCapture(Capture):
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
         self.prefixes, self.never_used = Prefixes(), UnusedResults()
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
-        self.gathered = GatheredWeights()
+        self.gathered, self.penalties = GatheredWeights(), Penalties()
+        self.gradients = SeparateGradients()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.input_gradients = InputGradients(self.inspection.trained_parameters(), self.never_used)
@@ -192,16 +196,19 @@ class OpsCapture(Capture):
         if name in JOINS and args and isinstance(args[0], (list, tuple)):
             line.joined = max(line.joined, sum(isinstance(x, Parameter) for x in args[0]))
         self.contractions.seen(name, args, kwargs, result, line, spent)
+        self.gradients.seen(name, args, kwargs, line, took)
         in_backward = phase == "backward"
         self.never_used.seen(name, args, kwargs, result, line, spent, used=in_backward)
         if not in_backward:
             self.lines.repeated(line, name, args, kwargs, result)
-            self.thrown_away.seen(name, args, kwargs, result, line, spent)
+            self.thrown_away.seen(name, args, kwargs, result, at, line, spent)
             self.prefixes.seen(name, args, result, line, spent)
             self.copies.seen(name, args, kwargs, result, at, line, spent)
             self.zeros.seen(name, args, kwargs, result, line, spent)
             self.low_rank.seen(name, args, kwargs, result, line, spent)
             self.gathered.seen(name, args, kwargs, result, at, line, spent)
+            line.indexed += spent * by_brackets(name, args)
+            self.penalties.seen(name, args, kwargs, result, line, spent)
             if length := awkward_length(name, args, kwargs, result, spent):
                 line.fft += spent
                 line.fft_length = max(line.fft_length, length)

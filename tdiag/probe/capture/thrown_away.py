@@ -1,11 +1,13 @@
 """Results of which a step uses only a small part: scores of all positions where one is read, or
 where the loss ignores most.
 
-The results of products and convolutions are followed through views and through what works on each
-element, up to the calls that take them. A slice or an index takes its part; a cross entropy takes
-the rows that it does not ignore; a product with a column of mostly zeros (a gate, a mask) takes the
-rows that it leaves; any other call takes everything. A linear layer takes of its input the rows
-that are taken of its result.
+The results of products and convolutions are followed through views, through what works on each
+element, and through what makes a row of each row (a softmax, a sum over the last dimension, a
+probability that is gathered), up to the calls that take them. A slice or an index takes its part,
+the same index once; a cross entropy takes the rows that it does not ignore; a product with a column
+of mostly zeros (a gate, a mask) takes the rows that it leaves; any other call takes everything, but
+for a branch on a truth value: a check of all rows. A linear layer takes of its input the rows that
+are taken of its result.
 """
 
 from __future__ import annotations
@@ -28,43 +30,60 @@ ELEMENTWISE = {
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t",
     "contiguous", "clone", "detach", "float", "double", "half", "bfloat16", "to", "type",
     "relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "tanh", "sigmoid", "dropout", "clamp",
-    "add", "__add__", "sub", "__sub__", "mul", "__mul__", "div", "__truediv__", "neg", "exp", "log",
+    "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "mul", "__mul__", "__rmul__", "div",
+    "__truediv__", "neg", "__neg__", "exp", "log", "pow", "__pow__", "square", "sqrt",
+    "broadcast_tensors", "eq", "__eq__", "ge", "__ge__", "gt", "__gt__", "le", "__le__", "lt",
+    "__lt__", "isfinite", "isnan",
 }  # fmt: skip
+# Over the last dimension they make a row, or one number, of each row.
+ROWS = {"softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "all", "any", "gather"}
+CHECKS = {"all", "any", "_is_all_true"}  # of truth values
 PICKS = {
     "__getitem__", "select", "narrow", "index_select", "gather", "take_along_dim", "masked_select",
 }  # fmt: skip
+INDICES = (torch.int64, torch.int32, torch.bool)
 MULTIPLIES = {"mul", "__mul__", "__rmul__"}
 MOST_KEPT = 0.5  # half may be one of two parts
 
 
 class Product:
-    """Its result, with what was made of it element by element. ``spent``: the calls' lines and ns.
-    ``weight``: id of the parameter, None without one. ``taken``: the share that was taken; None if
-    nothing took it, as far as was seen. ``rows``: always whole rows. ``layers``: that took rows."""
+    """Its result, with what was made of it row by row. ``spent``: the calls' lines and ns.
+    ``weight``: id of the parameter, None without one; ``recorded``: with gradients. ``taken``: the
+    share that was taken; None if nothing took it, as far as was seen; ``indexed``: by index tensor,
+    which takes the same rows again. ``rows``: always whole rows. ``layers``: that took rows.
+    ``samples_at``: the line that took some samples of the batch.
+    """
 
-    def __init__(self, line: LineCalls, took: int, weight: int | None) -> None:
-        self.spent, self.weight = [(line, took)], weight
+    def __init__(self, line: LineCalls, took: int, weight: int | None, recorded: bool) -> None:
+        self.spent, self.weight, self.recorded = [(line, took)], weight, recorded
         self.taken: float | None = None
+        self.indexed: dict[int, tuple[Any, float]] = {}
         self.rows = True
         self.layers: list[Product] = []
+        self.samples_at: Any = None
 
-    def take(self, share: float, rows: bool = True) -> None:
-        self.taken = (self.taken or 0.0) + share
+    def take(self, share: float, rows: bool = True, index: Any = None) -> None:
+        if index is not None:
+            before = self.indexed.get(id(index), (index, 0.0))[1]
+            self.indexed[id(index)] = index, max(before, share)
+        else:
+            self.taken = (self.taken or 0.0) + share
         self.rows = self.rows and rows
 
     @property
     def kept(self) -> float | None:
         """What was taken, also by way of layers; at most 1."""
         known = [] if self.taken is None else [self.taken]
+        known += [share for _, share in self.indexed.values()]
         for layer in self.layers:
             share = layer.kept if layer.rows else 1.0
             known.append(1.0 if share is None else share)
         return min(1.0, sum(known)) if known else None
 
     @property
-    def layer(self) -> tuple[int, int | None]:
-        """A library's whole model may be one line."""
-        return id(self.spent[0][0].final), self.weight
+    def layer(self) -> tuple[int, int | None, bool]:
+        """A library's whole model may be one line, and an agent acts without gradients."""
+        return id(self.spent[0][0].final), self.weight, self.recorded
 
     @property
     def wasted(self) -> bool:
@@ -75,51 +94,73 @@ class Product:
         kept = self.kept or 0.0
         for line, took in self.spent:
             line.final.thrown_away += round((1 - kept) * took)
+            line.final.samples_at = line.final.samples_at or self._samples_at()
+
+    def _samples_at(self) -> Any:
+        """Also by way of layers."""
+        places = (layer._samples_at() for layer in self.layers)
+        return self.samples_at or next(filter(None, places), None)
 
 
 class ThrownAway:
-    """One per window ``ops``. Results are known by id, each with a weak reference."""
+    """One per window ``ops``. Values are known by id, each with a weak reference, and with the
+    products that it comes from: of these, how many last dimensions of it make a row (1 or 0)."""
 
     def __init__(self) -> None:
         self.made: list[Product] = []
-        self.tensors: dict[int, tuple[Any, Product]] = {}
+        self.tensors: dict[int, tuple[Any, dict[Product, int]]] = {}
 
     def seen(
-        self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, took: int
+        self, name: str, args: Any, kwargs: Any, result: Any, at: Any, line: LineCalls, took: int
     ) -> None:  # fmt: skip
-        """A call of this line returned after ``took`` ns."""
+        """A call of this line, at ``at``, returned after ``took`` ns."""
         results = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
         first = args[0] if args else kwargs.get("input")
         given = list(tensors_in(args, kwargs))
         long = name in PRODUCTS and took >= LONG_NS and len(results) == 1
-        before: Product | None = None
+        before: list[Product] = []
+        passed: list[tuple[Any, int, Product]] = []
         for value in given:
-            made = self._known(value)
-            if made is None or not (results or name in BRANCHES):
+            known = self._known(value)
+            if not known or not (results or name in BRANCHES):
                 continue  # its shape was asked for
+            if not results and value.dtype is torch.bool:
+                continue
             left = _left_by(given, value) if name in MULTIPLIES else 1.0
-            if left <= MOST_KEPT:
-                made.spent.append((line, took))
-                made.take(left)
-            elif value is first and name == "linear" and long:
-                before = made
-            elif value is first and name in ELEMENTWISE and results[0].numel() == value.numel():
-                made.spent.append((line, took))
-                self._keep(results[0], made)
-            elif value is first and name in PICKS:
-                rows = results[0].shape[-1:] == value.shape[-1:]
-                made.take(results[0].numel() / max(1, value.numel()), rows)
-            elif value is first and name == "cross_entropy":
-                made.spent.append((line, took))
-                made.take(_not_ignored(args, kwargs))
-            else:
-                made.take(1.0)
+            for made, width in known.items():
+                onto = _made_of(value, width, name, args, kwargs, results)
+                if left <= MOST_KEPT:
+                    made.spent.append((line, took))
+                    made.take(left)
+                elif value is first and name == "linear" and width:
+                    if long:
+                        before.append(made)
+                    else:  # too short to be one itself
+                        passed.append((results[0], width, made))
+                elif onto is not None:
+                    passed.append((*onto, made))
+                elif value is first and name in PICKS:
+                    rows = not width or results[0].shape[-1:] == value.shape[-1:]
+                    index = next((x for x in given if x is not value and x.dtype in INDICES), None)
+                    made.take(results[0].numel() / max(1, value.numel()), rows, index)
+                    if index is not None and results[0].shape[1:] == value.shape[1:]:
+                        made.samples_at = at
+                elif value is first and name == "cross_entropy":
+                    made.spent.append((line, took))
+                    made.take(_not_ignored(args, kwargs))
+                else:
+                    made.take(1.0)
+        if passed:  # once, although it may come from several
+            passed[0][2].spent.append((line, took))
+        for onto, width, made in passed:
+            self._keep(onto, made, width)
         if long:
             weights = (v for v in given if isinstance(v, torch.nn.Parameter))
-            self.made.append(Product(line, took, next(map(id, weights), None)))
-            self._keep(results[0], self.made[-1])
-            if before is not None:
-                before.layers.append(self.made[-1])
+            recorded = results[0].requires_grad
+            self.made.append(Product(line, took, next(map(id, weights), None), recorded))
+            self._keep(results[0], self.made[-1], 1)
+            for layer in before:
+                layer.layers.append(self.made[-1])
 
     def settle(self) -> None:
         """The window ends. A metric may still take the last step's results, so a layer of which any
@@ -130,13 +171,42 @@ class ThrownAway:
                 made.settle()
         self.made, self.tensors = [], {}
 
-    def _known(self, tensor: Any) -> Product | None:
+    def _known(self, tensor: Any) -> dict[Product, int]:
         known = self.tensors.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None
+        return known[1] if known is not None and known[0]() is tensor else {}
 
-    def _keep(self, tensor: Any, made: Product) -> None:
-        if len(self.tensors) < MOST_TRACKED:
-            self.tensors[id(tensor)] = weakref.ref(tensor), made
+    def _keep(self, tensor: Any, made: Product, width: int) -> None:
+        if known := self._known(tensor):
+            known[made] = width
+        elif len(self.tensors) < MOST_TRACKED:
+            self.tensors[id(tensor)] = weakref.ref(tensor), {made: width}
+
+
+def _made_of(
+    value: Any, width: int, name: str, args: Any, kwargs: Any, results: list[Any]
+) -> tuple[Any, int] | None:
+    """What the call makes of a value, row by row, and how many of its last dimensions make a row;
+    None if it does not."""
+    if name == "broadcast_tensors":
+        results = [x for x in results if x.shape == value.shape]
+    if not results:
+        return None
+    made, last = results[0], value.dim() - 1
+    if name in CHECKS and made.dim() == 0:
+        return (made, 0) if value.dtype is torch.bool else None
+    if name in ELEMENTWISE:
+        if made.numel() == value.numel():
+            dropped = value.shape[-1:] == (1,) and made.shape == value.shape[:-1]
+            return made, 0 if dropped else width
+        spread = value.shape[-1:] == (1,) and made.shape[:-1] == value.shape[:-1]
+        return (made, 1) if spread else None
+    dims = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    over = dims[0] if isinstance(dims, (list, tuple)) and len(dims) == 1 else dims
+    if name not in ROWS or not width or type(over) is not int or over % (last + 1) != last:
+        return None
+    if made.shape == value.shape[:-1]:
+        return made, 0
+    return (made, width) if made.shape[:-1] == value.shape[:-1] else None
 
 
 def _left_by(given: list[Any], value: Any) -> float:

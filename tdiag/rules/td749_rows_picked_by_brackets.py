@@ -1,0 +1,113 @@
+"""Rows are picked by brackets, with gradients
+
+## What it measures
+Calls of `x[numbers]` or `x[:, numbers]` with one tensor of numbers, on values that record
+gradients, and the operations of the backward that add their gradients up (`index_put`, from the
+trace). On a CPU only.
+
+## Why it is slow
+Brackets may name any elements in several dimensions at once, so the backward of `x[numbers]` adds
+element by element. `index_select` names whole rows, which are added as such.
+
+## What to do
+`x.index_select(dim, numbers)`, or `torch.nn.functional.embedding(numbers, table)` for the rows of a
+table and numbers of more than one dimension. If the rows are then added up or multiplied in pairs,
+look first whether a product or a sum over all rows gives the same.
+
+## How the gain is computed
+From the time of these calls and of their backward: low end and high end as in the measurement of
+the thresholds.
+
+## When this advice is wrong
+Sums are added in another order, so results differ by rounding.
+"""
+
+from __future__ import annotations
+
+from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.steps import Budget, Phases
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
+from tdiag.model.diagnosis import Fix
+from tdiag.model.threshold import Threshold
+from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.examples import at, budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import lines_of_part
+from tdiag.units import duration, percent
+
+CODE = "TD749"
+NAME = "rows-picked-by-brackets"
+CLASS = "compute"
+UNTRIED = "the pick must be written otherwise"
+
+_MEASURED = (
+    "Measured, brackets against index_select, with backward, eight shapes, one core, torch 2.13:"
+)
+FASTER_LOW = Threshold(
+    1.4, "times as fast", f"{_MEASURED} the least (benchmarks/rule_constants.py td749)."
+)
+FASTER_HIGH = Threshold(
+    3.5, "times as fast", f"{_MEASURED} the most (benchmarks/rule_constants.py td749)."
+)
+ADDS = "aten::_index_put_impl_"
+
+
+def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found | None:
+    lines, spent = lines_of_part(phases, ops, None, lambda x: x.indexed_ns)
+    if not lines or budget.has_device:
+        return None
+    picking = sum(spent.values())
+    adding = min(_adding(work), held(budget, "backward"))
+    both = picking + adding
+    most = lines[0]
+    return Found(
+        summary=(
+            f"Brackets pick rows by their numbers{where(most.at)}: {duration(both)} with adding up"
+            f" their gradients ({percent(both / budget.step_ns)} of the step)."
+        ),
+        evidence=(
+            ns("picking rows", picking, "baseline"),
+            ns("adding their gradients up", adding, "trace"),
+            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+        ),
+        fix=Fix(
+            f"Pick the rows{where(most.at)} by index_select, or by functional.embedding from a"
+            " table: its backward adds whole rows.",
+            "review",
+            action="Pick rows by index_select",
+            code="rows = x.index_select(1, numbers)  # not x[:, numbers]",
+        ),
+        gain=Gain(
+            both * (1 - 1 / FASTER_LOW),
+            both * (1 - 1 / FASTER_HIGH),
+            f"picking and adding get {FASTER_LOW} to {FASTER_HIGH} times as fast.",
+            (*spent, "backward"),
+        ),
+        at=most.at,
+    )
+
+
+def _adding(work: Work | None) -> float:
+    """The backward's operations that add up the gradients of what brackets picked, ns per step."""
+    ops = work.ops if work is not None else ()
+    return sum(op.host_ns for op in ops if op.backward and op.name == ADDS)
+
+
+def fires() -> Evidence:
+    """The ends of the edges of a graph."""
+    return _graph(indexed=2e6)
+
+
+def clear() -> Evidence:
+    """The same by ``index_select``."""
+    return _graph(indexed=0.0)
+
+
+def _graph(indexed: float) -> Evidence:
+    line = op_line(40, "forward", 2, grad_calls=2.0, elapsed_ns=2e6, indexed_ns=indexed, at=at(40))
+    rest = op_line(44, "forward", 6, grad_calls=6.0, elapsed_ns=18e6)
+    adding = OpWork(name=ADDS, dims=((3000, 64), (30000, 64)), dtype="float32", count=2.0,
+                    flops=0.0, moved=1e7, host_ns=12e6, device_ns=None, backward=True)  # fmt: skip
+    step = budget(forward=20, loss=2, backward=40, optimizer=3)
+    clean = phases(forward=20, loss=2, backward=40, optimizer=3)
+    return Evidence().add(step, clean, ops(line, rest), Work(ops=(adding,), calls=20.0))

@@ -1,0 +1,46 @@
+"""Rows that brackets pick by a tensor of numbers, with gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .counted import share_of_line
+
+SCRIPT = """
+import torch
+from torch import nn
+net = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+numbers = torch.randint(0, 64, (500,))
+mask = torch.rand(64) < 0.5
+for step in range(100_000):
+    batch = torch.randn(64, 64)
+    x = net(batch)
+    picked = {picked}
+    loss = picked.square().mean() + x.mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("picked", ["x[numbers]", "x[:, numbers]", "x[..., numbers.view(2, 250)]"])
+def test_index_select_could_pick_them(picked: str, tmp_path: Path) -> None:
+    assert share_of_line(tmp_path, SCRIPT.format(picked=picked), 11, lambda x: x.indexed_ns) > 0.9
+
+
+@pytest.mark.parametrize(
+    "picked",
+    [
+        "x.index_select(0, numbers)",
+        "batch[numbers]",  # without gradients
+        "x[numbers, numbers]",  # single elements
+        "x[5:][numbers[0]]",  # one row
+        "x[mask]",
+        "x[:32, numbers]",
+    ],
+)
+def test_what_is_something_else(picked: str, tmp_path: Path) -> None:
+    assert share_of_line(tmp_path, SCRIPT.format(picked=picked), 11, lambda x: x.indexed_ns) == 0
