@@ -189,7 +189,8 @@ def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _C
             del families[family_of(cls)]
     cost = max(families.values(), default=0.0)
     least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else NOTICEABLE_FRAC
-    if max(cost, costs.unexplained) < least * costs.step_ns:
+    lead = [f.recoverable_ns for f in findings[:1] if f.cls == "compute" and not f.advisory]
+    if max(cost, costs.unexplained) < max([least * costs.step_ns, *lead]):
         return _candidate(costs, "compute", costs.compute)
     if costs.unexplained > cost:
         return _candidate(costs, "unknown", costs.unexplained)

@@ -190,6 +190,14 @@ def test_a_tie_goes_to_the_finding_that_is_shown_first() -> None:
     assert run(parts | {"checkpoint": 20}, findings=(finding("checkpoint", 0.2),)).cls == "eval"
 
 
+@pytest.mark.parametrize(("saved", "cls"), [(0.5, "compute"), (0.25, "eval")])
+def test_work_that_is_wasted_outweighs_another_cause_that_costs_less(
+    saved: float, cls: str
+) -> None:
+    found = run({"evaluation": 29}, findings=(finding("compute", saved),))
+    assert found.cls == cls
+
+
 def test_fixed_costs_of_the_counted_calls_are_overhead() -> None:
     """20,000 calls of 1.5 µs are 30 of 100 ms, rules or no rules."""
     busy = ops(op_line(20, "optimizer", 20_000))
