@@ -23,12 +23,14 @@ keep one result for each size, or cut it from the largest.
 
 from __future__ import annotations
 
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.rules.base import Found, Gain, count, ns, same_function, where
+from tdiag.rules.callers import caller_of
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.rules.thresholds import RARER_LOW_FRAC
@@ -41,17 +43,26 @@ UNTRIED = "the value must be computed where the module is made"
 BY_WORK = True
 
 
-def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+def check(
+    budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None, trees: CallTrees | None
+) -> Found | None:
     lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.constant_ns)
     total = sum(spent.values())
     if not total:
         return None
     worst = lines[0]
+    beside = [x for x in ops.lines if same_function(x.at, worst.at)]
+    # A function of constants alone: its caller can keep the result.
+    of_function = sum(x.elapsed_ns for x in beside)
+    whole = sum(x.constant_ns for x in beside) >= (1 - NOTICEABLE_FRAC) * of_function
+    called_at = caller_of(worst.at, trees) if whole else None
+    place = called_at or worst.at
+    called = f" {worst.at.function} is called{where(called_at)}." if called_at else ""
     return Found(
         summary=(
             f"Calls on constants alone take {duration(total)} per step"
             f" ({percent(total / budget.step_ns)}), most of it{where(worst.at)}. Their result is"
-            " the same in every step."
+            f" the same in every step.{called}"
         ),
         evidence=(
             ns("calls on constants alone", total, "baseline"),
@@ -60,7 +71,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             ),
         ),
         fix=Fix(
-            f"Compute what is made of constants{where(worst.at)} once, where the module is made,"
+            f"Compute what is made of constants{where(place)} once, where the module is made,"
             " and keep it as a buffer.",
             "review",
             action="Compute the constant once",
@@ -72,7 +83,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             f"high end: all of the {duration(total)}; low end: three quarters of it.",
             tuple(spent),
         ),
-        at=worst.at,
+        at=place,
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, op_line, ops, phases
+from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
 from tdiag.rules.thresholds import RARER_LOW_FRAC
 
 RULE = find("TD720")
@@ -29,6 +30,26 @@ def test_each_phase_gives_its_share_and_the_largest_line_is_named() -> None:
     assert found.components == ("prepare", "forward")
     assert found.speedup is not None
     assert found.speedup.low == pytest.approx(130 / (130 - 15 * RARER_LOW_FRAC), rel=0.01)
+
+
+@pytest.mark.parametrize(("other_ms", "line"), [(0.1, 52), (2.0, 36)])
+def test_a_function_of_constants_alone_is_named_where_it_is_called(
+    other_ms: float, line: int
+) -> None:
+    inside = at(36, "normalized")
+    lines = ops(
+        op_line(36, "forward", 3, elapsed_ns=8 * MS, constant_ns=8 * MS, at=inside),
+        op_line(39, "forward", 1, elapsed_ns=other_ms * MS, at=at(39, "normalized")),
+        op_line(53, "forward", 9, elapsed_ns=30 * MS, at=at(53, "forward")),
+    )
+    frames = (
+        CallFrame(name="forward", file=inside.file, line=52, parent=-1, frac=0.2, user=True),
+        CallFrame(name="normalized", file=inside.file, line=36, parent=0, frac=0.2, user=True),
+    )
+    trees = CallTrees(training=frames, workers=())
+    found = run_rule(RULE, RULE.fires().add(budget(**PARTS), phases(**PARTS), lines, trees))
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == line
 
 
 def test_before_the_forward_no_more_than_the_calls_own_time() -> None:
