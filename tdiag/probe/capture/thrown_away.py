@@ -202,7 +202,7 @@ def _made_of(
         return (made, 1) if spread else None
     dims = kwargs.get("dim", args[1] if len(args) > 1 else None)
     over = dims[0] if isinstance(dims, (list, tuple)) and len(dims) == 1 else dims
-    if name not in ROWS or not width or type(over) is not int or over % (last + 1) != last:
+    if name not in ROWS or not width or type(over) is not int or over not in (-1, last):
         return None
     if made.shape == value.shape[:-1]:
         return made, 0
