@@ -75,7 +75,13 @@ AFTER = SCRIPT.replace("loss = net(", "scores = net(").replace(
 def test_where_samples_are_chosen(tmp_path: Path) -> None:
     chosen = SCRIPT.format(used="made").replace(".square()", "[torch.arange(2)].square()")
     positions = SCRIPT.format(used="made[:, torch.arange(2)]")
-    for name, script, expected in (("chosen", chosen, 16), ("positions", positions, None)):
+    # As in a graph, the chosen samples need most of what is computed for all.
+    mixed = chosen.replace("self.body(x)", "self.body(x).sum(0).expand(4, 64, 64)").replace(
+        "nn.Linear(64, 64)", "nn.Sequential(nn.Linear(64, 6000), nn.Linear(6000, 64))"
+    )
+    for name, script, expected in (
+        ("chosen", chosen, 16), ("positions", positions, None), ("mixed", mixed, None)
+    ):  # fmt: skip
         (tmp_path / name).mkdir()
         (line,) = (x for x in at_line(tmp_path / name, script, 11) if x.thrown_away_ns)
         assert (line.samples_at and line.samples_at.line) == expected

@@ -90,11 +90,13 @@ class Product:
         kept = self.kept
         return kept is not None and kept <= MOST_KEPT
 
-    def settle(self) -> None:
+    def settle(self, samples: bool) -> None:
+        """``samples``: the model could compute the chosen ones alone."""
         kept = self.kept or 0.0
         for line, took in self.spent:
             line.final.thrown_away += round((1 - kept) * took)
-            line.final.samples_at = line.final.samples_at or self._samples_at()
+            if samples:
+                line.final.samples_at = line.final.samples_at or self._samples_at()
 
     def _samples_at(self) -> Any:
         """Also by way of layers."""
@@ -166,9 +168,12 @@ class ThrownAway:
         """The window ends. A metric may still take the last step's results, so a layer of which any
         result was used wastes none."""
         used = {made.layer for made in self.made if not made.wasted}
-        for made in self.made:
-            if made.layer not in used:
-                made.settle()
+        lost = [made for made in self.made if made.layer not in used]
+        # Where the chosen samples need most of what a model computes (of a graph), its
+        # input cannot be chosen instead.
+        mostly = _recorded_ns(lost) > MOST_KEPT * _recorded_ns(self.made)
+        for made in lost:
+            made.settle(mostly)
         self.made, self.tensors = [], {}
 
     def _known(self, tensor: Any) -> dict[Product, int]:
@@ -180,6 +185,10 @@ class ThrownAway:
             known[made] = width
         elif len(self.tensors) < MOST_TRACKED:
             self.tensors[id(tensor)] = weakref.ref(tensor), {made: width}
+
+
+def _recorded_ns(products: list[Product]) -> int:
+    return sum(made.spent[0][1] for made in products if made.recorded)
 
 
 def _made_of(
