@@ -52,6 +52,10 @@ def test_squares_that_are_added_to_the_loss(penalty: str, tmp_path: Path) -> Non
     [
         ("sum(p.abs().sum() for p in net.parameters())", "loss + 0.01 * penalty()"),  # sparsity
         ("sum(p.norm() for p in net.parameters())", "loss + 0.01 * penalty()"),
+        ("torch.linalg.norm(net[0].weight, 2) ** 2", "loss + 0.01 * penalty()"),
+        ("sum(p.sum() ** 2 for p in net.parameters())", "loss + 0.01 * penalty()"),
+        ("(net[0].bias + net[0].weight[:, 0]).pow(2).sum()", "loss + 0.01 * penalty()"),
+        ("net[0].weight.pow(2).sum() * scale.pow(2).sum()", "loss + 0.01 * penalty()"),
         ("(net(x).pow(2) * scale).sum()", "loss + 0.01 * penalty()"),  # of the batch
         ("scale / scale.norm()", "loss + (x * penalty()).mean()"),  # a normalised weight
         (SQUARES, "loss if penalty().item() else loss"),  # only looked at

@@ -12,12 +12,13 @@ import torch
 from .frozen_weights import MOST_TRACKED, tensors_in
 from .lines import LineCalls
 
-# A linear call's result is a sum of squares if all that it takes are.
-LINEAR = {
+# Their result has the same numbers: of parameters, or of their squares.
+LAYOUTS = {
     "view", "reshape", "flatten", "ravel", "contiguous", "float", "double", "to", "clone", "cat",
-    "concat", "stack", "sum", "add", "__add__", "__radd__", "__iadd__", "add_", "mul",
-    "__mul__", "__rmul__", "div", "__truediv__",
+    "concat", "stack",
 }  # fmt: skip
+SCALES = {"mul", "__mul__", "__rmul__", "div", "__truediv__"}  # by a number
+SUMS = {"sum", "add", "__add__", "__radd__", "__iadd__", "add_"}  # of squares: of numbers no more
 PRODUCTS = {"mul", "__mul__", "dot", "vdot", "inner"}
 POWERS = {"pow", "__pow__"}
 NORMS = {"norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm"}
@@ -70,11 +71,8 @@ class Penalties:
         known = self.tensors.get(id(value))
         if known is not None and known[0]() is value:
             return known[1]
-        return (
-            OfParameters()
-            if isinstance(value, torch.nn.Parameter) and value.requires_grad
-            else None
-        )
+        mine = isinstance(value, torch.nn.Parameter) and value.requires_grad
+        return OfParameters() if mine else None
 
     def _added(self, given: list[Any], known: list[OfParameters | None]) -> None:
         """To what comes from the batch."""
@@ -96,11 +94,12 @@ def _made_by(name: str, args: Any, kwargs: Any, parts: list[OfParameters]) -> Of
         return OfParameters(power=2) if norm or powers == {1} else None
     if name in NORMS:
         order = kwargs.get("p", kwargs.get("ord", args[1] if len(args) > 1 else None))
-        return (
-            OfParameters(power=2, norm=True)
-            if powers == {1} and order in (None, 2, "fro")
-            else None
-        )
-    if name in LINEAR and len(powers) == 1 and not norm:
-        return OfParameters(power=powers.pop())
-    return None
+        # Of a matrix, torch.linalg's ord=2 is the largest singular value.
+        twos = (None, "fro") if name in ("linalg_norm", "linalg_matrix_norm") else (None, "fro", 2)
+        roots = powers == {1} and order in twos
+        return OfParameters(power=2, norm=True) if roots else None
+    if norm or len(powers) > 1:
+        return None
+    (power,) = powers
+    linear = name in LAYOUTS or (name in SCALES and len(parts) == 1)
+    return OfParameters(power=power) if linear or (name in SUMS and power == 2) else None
