@@ -17,9 +17,8 @@ computed, about half of the backward pass there.
 Cut the graph where it is not needed: `critic(fakes.detach())`, or make the fakes under
 `torch.no_grad()`, which also saves the generator's graph. Where the gradient must pass through a
 model that does not learn from it, name the parameters that do:
-`loss.backward(inputs=list(generator.parameters()))`. With DistributedDataParallel, which needs all
-gradients of a model or none, switch off the critic's instead: `critic.requires_grad_(False)` before
-its forward, and `True` afterwards.
+`loss.backward(inputs=list(generator.parameters()))`. With DistributedDataParallel name all
+parameters of a model or none.
 
 ## How the gain is computed
 High end: the share of these parameters in all that the line computes gradients for, times the time
