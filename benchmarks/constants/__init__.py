@@ -18,7 +18,7 @@ Is = Literal["least", "most", "median", "between"]
 
 SUBJECTS = (
     "attention", "calls", "contracted", "gathered", "indexed", "loading", "models", "optimizers",
-    "penalties", "processes", "transforms", "twins",
+    "penalties", "processes", "slices", "transforms", "twins",
 )  # fmt: skip
 
 

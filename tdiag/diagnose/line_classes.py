@@ -11,12 +11,14 @@ from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
+from tdiag.rules.epochs import between_epochs, epochs_place
 from tdiag.rules.fixed_cost import moves_memory
 from tdiag.rules.hooks import observing
 from tdiag.rules.log_lines import described, logging_spots
-from tdiag.rules.loop_lines import between_epochs, epochs_place, of_the_loss
+from tdiag.rules.loop_lines import of_the_loss
 
 
 def classes_of_lines(evidence: Evidence, budget: Budget) -> dict[Spot, str]:
@@ -28,7 +30,7 @@ def classes_of_lines(evidence: Evidence, budget: Budget) -> dict[Spot, str]:
     logging |= observing(ops, trees)
     return {
         **dict.fromkeys(_moving(ops, evidence.get(Dispatch)), "memory"),
-        **dict.fromkeys(_made_again(budget, stacks, ops, trees), "cpu"),
+        **dict.fromkeys(_made_again(budget, stacks, ops, trees, evidence.get(Modules)), "cpu"),
         **dict.fromkeys(of_the_loss(stacks, ops, trees), "python_loss"),
         **dict.fromkeys(logging, "logging"),
     }
@@ -58,9 +60,13 @@ def class_of(finding: Finding, of_lines: Mapping[Spot, str]) -> str:
 
 
 def _made_again(
-    budget: Budget, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
+    budget: Budget,
+    stacks: Stacks | None,
+    ops: Ops | None,
+    trees: CallTrees | None,
+    modules: Modules | None,
 ) -> set[Spot]:
-    lines = between_epochs(budget, stacks, ops, trees)
+    lines = between_epochs(budget, stacks, ops, trees, modules)
     place = epochs_place(lines, ops, trees)
     return {line.at.spot for line in lines} | ({place.spot} if place else set())
 

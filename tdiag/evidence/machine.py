@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tdiag.evidence.sampled import Stacks
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
@@ -106,11 +107,13 @@ class Startup(Kind, frozen=True, kw_only=True):
     ``parts_ns``, in order of time; parts that were not seen are absent: ``imports`` (before
     torch's), ``import torch``, ``set-up`` (datasets, model; until the first batch is requested),
     ``workers`` (created by the first iterator), ``first batch``, ``first step`` (from its batch to
-    its end). ``run_ns``: the whole program's time, None if tdiag ended it.
+    its end). ``run_ns``: the whole program's time, None if tdiag ended it. ``stacks``: samples from
+    3 s after torch was imported to the first step; None if it took no longer, or was not sampled.
     """
 
     parts_ns: dict[str, int]
     run_ns: int | None
+    stacks: Stacks | None = None
 
     @property
     def total_ns(self) -> int:

@@ -48,7 +48,8 @@ class StackLine(Kind, frozen=True, kw_only=True):
 class Stacks(Kind, frozen=True, kw_only=True):
     """Sampled wall-clock stacks, window ``sample``.
 
-    ``source``: ``py-spy``, or ``in-process`` if attaching was refused (then without workers)."""
+    ``source``: ``py-spy``, ``tachyon`` (Python's own sampler), or ``in-process`` if attaching was
+    refused (then without workers)."""
 
     source: str
     samples: int

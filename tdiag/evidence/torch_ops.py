@@ -10,6 +10,9 @@ from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 
+# Names of calls that take a part of a tensor.
+TAKING = {"__getitem__", "select", "narrow", "index_select", "gather", "masked_select"}
+
 
 class OpLine(Kind, frozen=True, kw_only=True):
     """Torch calls issued by one user line, per step (window ``ops``; exact counts)."""

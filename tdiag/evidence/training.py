@@ -14,7 +14,9 @@ class Module(Kind, frozen=True, kw_only=True):
     ``trained_at``, ``evaluated_at``: the user's lines that first called it in training mode with
     gradients recorded, and otherwise. ``unused_gradients``: how many of its ``parameters`` have a
     gradient although no optimizer updates them and they do not change; ``unused_with_state``: how
-    many of these an optimizer has all the same, at a learning rate of 0."""
+    many of these an optimizer has all the same, at a learning rate of 0. ``frozen_by_name``: the
+    module in it whose `requires_grad` was set to False as a plain attribute, which freezes nothing;
+    empty if none."""
 
     name: str
     at: Place | None
@@ -26,6 +28,7 @@ class Module(Kind, frozen=True, kw_only=True):
     trained_at: Place | None = None
     unused_gradients: int = 0
     unused_with_state: int = 0
+    frozen_by_name: str = ""
 
 
 class Modules(Kind, frozen=True, kw_only=True):
@@ -42,6 +45,8 @@ class Optimizer(Kind, frozen=True, kw_only=True):
     # The learning rate of a group differed between two readings; None = fewer than two readings.
     lr_changed: bool | None = None
     rates: tuple[float, ...] = ()  # of its first group, one per reading, first to last
+    # Of its state in float32 or wider, at the last reading; None = unknown, or sharded.
+    state_bytes: int | None = None
 
     @property
     def has_fused(self) -> bool:

@@ -69,6 +69,11 @@ TRAINER = Framework(
         ),
         "TD807": _argument("gradient_checkpointing=False"),
         "TD809": f"{_argument('torch_empty_cache_steps=None')}, its default",
+        "TD813": (
+            _argument('optim="adamw_bnb_8bit"')
+            + ", with bitsandbytes; on several devices "
+            + _argument('fsdp="full_shard"')
+        ),
         "TD903": f"try smaller and larger {_argument('ddp_bucket_cap_mb=...')}",
         "TD904": _argument("ddp_find_unused_parameters=False"),
     },

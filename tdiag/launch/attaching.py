@@ -26,7 +26,7 @@ from tdiag.launch.visiting import Visit, begin, probed_run, unready
 from tdiag.model.threshold import Threshold
 from tdiag.probe import wire
 from tdiag.sample import limits
-from tdiag.sample.pyspy import DUMP_WITHIN_S, PySpy, why_refused
+from tdiag.sample.pyspy import ABSENT, DUMP_WITHIN_S, PySpy, why_refused
 from tdiag.sample.running import Running, find
 from tdiag.sample.states import ThreadStates
 from tdiag.sample.system import SystemSampler
@@ -277,12 +277,12 @@ def _notes(pid: int, found: list[Running], watched: list[Running]) -> list[str]:
 
 
 def _unsampled(watched: list[Running]) -> TdiagError | None:
-    """The error if py-spy cannot sample all of these processes."""
-    program = PySpy(Path()).program
-    if program is None:
-        return RunError("py-spy is not installed next to tdiag", "pip install py-spy")
+    """The error if not all of these processes can be sampled."""
     for process in watched:
-        if why := why_refused(program, process.pid):
+        why = why_refused(process.pid)
+        if why == ABSENT:
+            return RunError("py-spy is not installed next to tdiag", "pip install py-spy")
+        if why:
             return _refused(process.pid, why)
     return None
 

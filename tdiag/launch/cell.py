@@ -24,7 +24,7 @@ from tdiag.launch.process import Ended
 from tdiag.launch.progress import Progress
 from tdiag.launch.session import RunOptions, closing_notes, not_watched
 from tdiag.probe import wire
-from tdiag.sample.pyspy import allow_hint, find_program
+from tdiag.sample.pyspy import ABSENT, allow_hint, can_sample
 
 
 class CellSource(NamedTuple):
@@ -62,16 +62,14 @@ class WatchedCell:
             "platform": platform.platform(),
             "notes": [],
         }
-        found = find_program()
+        found = can_sample(platform.python_version())
         config = {
             "profiling": options.profiling,
             "steps": options.steps,
             "time_budget_s": options.time_budget_s,
             "windows": wire.STANDARD,
             "sampler": wire.PY_SPY if found else wire.IN_PROCESS,
-            "sampler_hint": allow_hint()
-            if found
-            else "py-spy is not installed in tdiag's environment",
+            "sampler_hint": allow_hint() if found else ABSENT,
             wire.KERNEL: True,
         }
         rundir.write_json(self.run_dir / wire.CONFIG, config)

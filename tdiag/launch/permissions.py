@@ -17,7 +17,7 @@ from tdiag.errors import RunError, TdiagError
 from tdiag.launch import rundir
 from tdiag.launch.ask import version
 from tdiag.launch.preflight import ask
-from tdiag.sample import limits
+from tdiag.sample import limits, tachyon
 from tdiag.sample.attached import Attached
 from tdiag.sample.gpu import Gpus
 from tdiag.sample.pyspy import PySpy, allow_hint
@@ -52,7 +52,7 @@ def checks(python: str | None) -> Iterator[Check]:
     answer, torch = _torch(python or sys.executable)
     yield torch
     yield _writable()
-    yield _py_spy()
+    yield _py_spy(str(answer.get("python") or ""))
     yield _strace()
     yield _disk_reads()
     yield _run_queue()
@@ -88,12 +88,16 @@ def _writable() -> Check:
     return Check("run directory", False, failure.message, cost, failure.hint, vital=True)
 
 
-def _py_spy() -> Check:
+def _py_spy(python: str) -> Check:
+    """``python``: the version that runs trainings."""
     name, cost = (
         "py-spy attach",
         "stacks are sampled inside the process: without workers, less accurate",
     )
     tool = PySpy(Path())
+    if tool.program is None and tachyon.has_sampler(python):
+        found = f"py-spy is not installed; Python {python} has a sampler of its own"
+        return Check(name, None, found)
     if tool.program is None:
         return Check(name, False, "py-spy is not installed", cost, "pip install py-spy")
     child = subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE)

@@ -19,10 +19,11 @@ from tdiag.launch.failed_rank import RankWatch
 from tdiag.launch.measured_roof import calibrate
 from tdiag.launch.preflight import Checked, check
 from tdiag.launch.progress import Progress
+from tdiag.launch.starting import StartupSampler
 from tdiag.launch.target import Target
 from tdiag.launch.watchdog import Watchdog
 from tdiag.probe import wire
-from tdiag.sample.pyspy import PySpy, allow_hint
+from tdiag.sample.pyspy import ABSENT, PySpy, allow_hint, can_sample
 from tdiag.sample.storage import try_storage
 from tdiag.sample.strace import Strace
 from tdiag.sample.system import SystemSampler
@@ -110,6 +111,9 @@ class _Session:
         )
         self.progress = Progress(run_dir)
         self.pyspy = PySpy(run_dir, enabled=options.sampler == wire.PY_SPY)
+        self.startup = StartupSampler(
+            run_dir, self.progress, enabled=options.sampler == wire.PY_SPY
+        )
         self.strace = Strace(run_dir, enabled=options.syscalls)
         self.system: SystemSampler | None = None
         self.watchdog = Watchdog(self.progress)
@@ -137,8 +141,8 @@ class _Session:
 
     def run(self) -> Finished:
         sampler, why = self.options.sampler, ""
-        if sampler == wire.PY_SPY and not self.pyspy.program:
-            sampler, why = wire.IN_PROCESS, "py-spy is not installed in tdiag's environment"
+        if sampler == wire.PY_SPY and not can_sample(str(self.record["python_version"])):
+            sampler, why = wire.IN_PROCESS, ABSENT
         config = {
             "profiling": self.options.profiling,
             "steps": self.options.steps,
@@ -156,6 +160,7 @@ class _Session:
                 started=self._started, tick=self._tick, interrupted=self._interrupted,
             )  # fmt: skip
         finally:
+            self.startup.close()
             self.pyspy.close()
             self.strace.close()
             self.ranks.close()
@@ -189,6 +194,7 @@ class _Session:
         self.system = SystemSampler(self.run_dir / "system.jsonl", pid)
 
     def _watch(self) -> None:
+        self.startup.tick()
         self.pyspy.tick()
         self.strace.tick()
         self.ranks.tick()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -194,6 +195,18 @@ class Inspection:
             self.without_optimizer[number] = values, gradients
         return rows
 
+    def _frozen_by_name(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Of these modules, those in which a module has an attribute `requires_grad` that is False:
+        a plain attribute, which freezes nothing. With the name of the first such module."""
+        found, alive = {}, dict(self.alive())
+        for number in numbers:
+            modules = alive[number].named_modules() if number in alive else ()
+            for name, module in modules:
+                if vars(module).get("requires_grad") is False:
+                    found[number] = name or type(module).__name__
+                    break
+        return found
+
     def look(self, window: str) -> None:
         """Write the `inspection` record at the end of ``window``."""
         alive = {n: o for n, o in ((n, r()) for n, r in self.optimizers.items()) if o is not None}
@@ -202,13 +215,16 @@ class Inspection:
             "step": self.probe.step,
             "rates": {n: _rates(optimizer) for n, optimizer in alive.items()},
             "scheduled": self.schedules.steps(),
+            "states": {n: _state_bytes(optimizer) for n, optimizer in alive.items()},
         }
         with torch.no_grad():
             for optimizer in alive.values():
                 if id(optimizer) == self.boundary.lead:
                     record["gradient"] = gradient_norm(optimizer)
             with torch._C.DisableTorchFunction():
-                record["unused_gradients"] = self._unused_gradients(list(alive.values()))
+                unused = self._unused_gradients(list(alive.values()))
+        record["unused_gradients"] = unused
+        record["frozen_by_name"] = self._frozen_by_name([row[0] for row in unused])
         if self.kept[2]:
             record.update(self._kept())
         if self.ddp is not None and (ddp := self.ddp()) is not None:
@@ -265,6 +281,16 @@ def _has_gradient(parameter: Any) -> bool:
 
 def _rates(optimizer: Any) -> list[float | None]:
     return [learning_rate(group) for group in optimizer.param_groups[:MOST_GROUPS]]
+
+
+def _state_bytes(optimizer: Any) -> int | None:
+    """Of its tensors of 32 or 64 bits a number; None if some are sharded, quantised or no plain
+    tensors, so that less of them is here than they show."""
+    tensors = [x for state in optimizer.state.values() if isinstance(state, dict)
+               for x in state.values() if isinstance(x, torch.Tensor)]  # fmt: skip
+    if not all(map(plain, tensors)):
+        return None
+    return sum(nbytes(x) for x in tensors if x.is_floating_point() and x.element_size() >= 4)
 
 
 def gradient_norm(optimizer: Any) -> float | str | None:

@@ -142,6 +142,7 @@ SAVES = {
     "accelerate.accelerator": ("Accelerator.save_state",),
 }
 PY_SPY, IN_PROCESS, OFF = "py-spy", "in-process", "off"  # `sampler` in the configuration
+TACHYON = "tachyon"  # Python's own sampler, in py-spy's place where that cannot sample
 
 
 NODES = "nodes"  # one run directory per machine that joined the run, next to the first machine's
@@ -192,6 +193,10 @@ def stacks_file(pid: int | str) -> str:
     return f"stacks-{pid}.speedscope.json"
 
 
+def startup_stacks_file(pid: int | str) -> str:
+    return f"startup-stacks-{pid}.speedscope.json"
+
+
 FIRST_LATE_PASS = 101  # pass of window `sample`: above the passes of the plan's windows
 
 
@@ -216,7 +221,8 @@ VISIT_ACCEPTED = "accepted"  # what `visit-<pid>` says, with the rank, or `refus
 REPORTED = "reported"  # a machine of the job makes the report
 TURNS_OWNER, TURNS_HOLD, TURNS_DONE = "turns.owner", "turns.hold", "turns.done"
 
-# A tool that the probe requests: `<window>-<pid>-<pass>` followed by one of these.
+STARTUP = "startup"  # in place of the window: requested by the parent, before the first step
+# A tool that is requested: `<window>-<pid>-<pass>` followed by one of these.
 WANT, STATE, STOP = ".want", ".state", ".stop"
 ATTACHED, REFUSED = "attached", "refused: "  # what `.state` says
 # py-spy reads the symbols of a large process in 1–3 s.

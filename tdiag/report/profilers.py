@@ -17,6 +17,7 @@ from tdiag.evidence.steps import Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import CallRow, Calls, HostOp, HostOps, Ops
 from tdiag.model.kind import Kind
+from tdiag.probe.wire import IN_PROCESS
 from tdiag.report.document import Block, Cell, Column, Line, Section, Table
 from tdiag.report.words import NOTHING, component
 from tdiag.units import count, disturbance, duration, percent, plural
@@ -65,14 +66,15 @@ def _lines(evidence: Evidence) -> Iterator[Block]:
                       " attach here.")  # fmt: skip
         return
     unseen = "It cannot see DataLoader workers."
-    if stacks.source == "py-spy":
+    outside = stacks.source != IN_PROCESS
+    if outside:
         unseen = (
             "Only the workers' samples in which they fetched a batch count."
             if stacks.worker_samples
             else "No DataLoader worker was seen to fetch."
         )
     note = (
-        f"Sampled {'by' if stacks.source == 'py-spy' else 'from'} {stacks.source}"
+        f"Sampled {'by' if outside else 'from'} {stacks.source}"
         f" ({_cost('sample', evidence)}). Waiting counts like work. {unseen} The rest, up to"
         " 100%, was in no line of yours."
     )

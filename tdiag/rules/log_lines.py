@@ -60,25 +60,37 @@ def writes(line: StackLine) -> bool:
 
 def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
     """Lines that make what is logged, most samples first. After the step: histograms, plots or
-    tables, whether they are written or kept, whatever a line that writes calls, and whatever a
-    function that only writes computes. There and in the forward: whatever is computed for a
+    tables, whether they are written or kept, what a function computes that only returns them with
+    other values, whatever a line that writes calls, and whatever a function that only writes
+    computes. There and in the forward: whatever is computed for a
     variable or an argument that is only written."""
     if stacks is None:
         return []
     called, logging = _Callers.of(ops, trees), logging_spots(stacks)
     after = beside_the_step(AFTER, stacks, ops, trees)
-    found = [
+    describing = [
         line
         for line in after
         if _DESCRIBES.search(linecache.getline(*line.at.spot))
         or line.leaf.endswith(_DESCRIBING)
         or line.library in _DRAWS
+    ]
+    returning = {_function(line) for line in describing if only_returns(line.at)}
+    found = [
+        line
+        for line in after
+        if line in describing
+        or _function(line) in returning
         or _called_to_write(line, called, logging)
         or (not called.trains_in(line.at) and only_writes(line.at))
         or (_written_at(line, called) and not of_weights(line, called.frames, called.loops))
     ]
     found += _written_in_forward(stacks, ops, called)
     return sorted(found, key=lambda line: -line.self_frac)
+
+
+def _function(line: StackLine) -> FunctionKey:
+    return function_key(line.at.file, line.at.function)
 
 
 def written_in_forward(

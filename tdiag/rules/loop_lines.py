@@ -20,7 +20,6 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain, same_function
-from tdiag.rules.callers import common_caller
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 BEFORE, AFTER = "before", "after"
@@ -29,10 +28,12 @@ FORWARD, _UPDATE = ("forward", "loss"), ("optimizer",)
 _IN_STEP = ("data_wait", *FORWARD, "backward", *_UPDATE, "evaluation", "checkpoint")
 # Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
 TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
-# Calls that write a file of arrays or objects, in a line's text; they may have no frame.
+# Calls that write a file of arrays or objects, or put it in its place (a large file that another
+# replaces is freed then), in a line's text; they may have no frame.
 _SAVES = re.compile(
     r"\b(pickle|dill|cloudpickle|joblib|msgpack)\.(dumps?|packb?)\(|\b(np|numpy)\.save\w*\("
-    r"|\bshutil\.(copy|move|make_archive)|\b(gzip|bz2|lzma|zlib)\.(open|compress)\("
+    r"|\bshutil\.(copy|move|make_archive|rmtree)|\b(gzip|bz2|lzma|zlib)\.(open|compress)\("
+    r"|\bos\.(replace|rename|remove|unlink|fsync|symlink)\(|\.(unlink|rename|replace)\((?!['\"])"
 )
 # The innermost frames of such calls. Functions of the same files that read are left out.
 _SAVING = re.compile(
@@ -43,7 +44,7 @@ _SAVING = re.compile(
 _WEIGHTS = re.compile(
     r"state_dict\(|named_parameters\(|save_model|checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.I
 )
-_LOSS = re.compile("loss|criterion|objective|elbo|penalty", re.IGNORECASE)
+_LOSS = re.compile("loss|criterion|objective|elbo|penalty|nll|likelihood", re.IGNORECASE)
 _FUNCTIONS = ("def ", "async def ")
 FunctionKey = tuple[str, str]  # file and last part of the name, because samplers add the class
 # For each function its lines that lead to torch calls, and the phases of these.
@@ -104,14 +105,22 @@ def saved_by_hand(
     """Lines after the step that write the model's weights without ``torch.save``, most samples
     first: they call what writes files of arrays or objects, and their function, the one that calls
     it or a line that leads to it names weights. Where a function also trains, or the line's own
-    calls ``torch.save``, only the block around the line tells."""
+    calls ``torch.save``, only the block around the line tells. And such lines in a function that
+    saves a checkpoint."""
+    if stacks is None:
+        return []
     frames = trees.training if trees else ()
     loops = step_spans(ops, frames) if ops else {}
+    after = beside_the_step(AFTER, stacks, ops, trees)
+    saving = [line.at for line in stacks.training if line.phase == "checkpoint"]
     return [
         line
-        for line in beside_the_step(AFTER, stacks, ops, trees)
+        for line in stacks.training
         if (_SAVES.search(linecache.getline(*line.at.spot)) or _SAVING.search(line.leaf))
-        and of_weights(line, frames, loops)
+        and (
+            (line in after and of_weights(line, frames, loops))
+            or (not line.phase and any(same_function(line.at, at) for at in saving))
+        )
     ]
 
 
@@ -222,7 +231,8 @@ def of_the_loss(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> set[tuple[str, int]]:
     """The lines below a function that computes the loss, by its name and by its torch calls. The
-    function may call the model as well, but it does not update it."""
+    function may call the model as well, but it does not update it; or the model's forward calls
+    it."""
     if stacks is None or ops is None:
         return set()
     frames = trees.training if trees else ()
@@ -233,33 +243,16 @@ def of_the_loss(
         for function, lines in leading.items()
         if _LOSS.search(function[1]) and any("loss" in phases for phases in lines.values())
     }
-    return {
-        line.at.spot
-        for line in stacks.training
-        if losses & {function for function, _ in _in_loop(line, spans, frames)[0]}
-    }
-
-
-def between_epochs(
-    budget: Budget, stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
-) -> list[StackLine]:
-    """Lines above the forward that run after the step, most samples first: at the start of an
-    epoch, before its first batch is requested. The budget decides: its time before the forward is
-    less than half of these lines' time, and its time after the step is at least half of it."""
-    lines = beside_the_step(BEFORE, stacks, ops, trees)
-    most = MAJORITY_FRAC * sum(line.self_frac for line in lines)
-    return lines if budget.share("prepare") < most <= budget.share("other") else []
-
-
-def epochs_place(
-    lines: Sequence[StackLine], ops: Ops | None, trees: CallTrees | None
-) -> Place | None:
-    """Where lines run that epochs repeat: the one that does most of the work, or else the line that
-    all of it comes from, unless that trains as well."""
-    if not lines or ops is None or most_sampled(lines) is not None:
-        return lines[0].at if lines else None
-    caller = common_caller({line.at.spot for line in lines}, trees)
-    return lines[0].at if caller is None or trains_at(caller, ops, trees) else caller
+    found = set()
+    for line in stacks.training:
+        below = _in_loop(line, spans, frames)[0]
+        if losses & {function for function, _ in below}:
+            found.add(line.at.spot)
+        names = [name for (_, name), _ in below]
+        first = names.index("forward") if "forward" in names else len(names)
+        if inside := [i for i, name in enumerate(names) if i > first and _LOSS.search(name)]:
+            found |= {(file, number) for (file, _), number in below[inside[0] :]}
+    return found
 
 
 def _side(

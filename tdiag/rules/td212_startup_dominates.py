@@ -1,7 +1,10 @@
-"""Start-up takes most of the run
+"""Start-up takes long
 
 ## What it measures
-The time from the start of the program to the end of its first step, by part, against the whole run.
+The time from the start of the program to the end of its first step, by part, against the whole
+run. From three seconds after torch was imported to the first step, stacks are sampled: they give
+the lines. Reported if start-up takes most of the run, or if preparing takes long and most of the
+samples are in one line.
 
 ## Why it is slow
 Imports, reading an index of the data, starting workers, the first batch, and compilation,
@@ -9,12 +12,13 @@ autotuning and allocation in the first step are paid once per run. In a search o
 they are most of the cost.
 
 ## What to do
-Keep what the largest part computes: a file list or tokenised data on disk, compiled kernels in a
-persistent cache. Import expensive modules where they are used.
+If one line takes most of it, make that faster first: look-ups in a list instead of a dict, files
+parsed one after another. Keep what the largest part computes: a file list or tokenised data on
+disk, compiled kernels in a persistent cache. Import expensive modules where they are used.
 
 ## How the gain is computed
-No gain per step is predicted: the cost is paid once. Runs that tdiag ended are not judged: their
-full length is not known.
+No gain per step is predicted: the cost is paid once. If tdiag ended the run, its full length is not
+known, so the share of the start-up is not known either.
 
 ## When this advice is wrong
 In a long run the start does not matter; a short trial run shows too much of it. Profilers make the
@@ -23,22 +27,36 @@ steps longer, so the true share of the start is larger.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Startup
+from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Flags
-from tdiag.model.diagnosis import Fix
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, frac, ns, where
-from tdiag.rules.examples import MS, flags, loaders
+from tdiag.rules.examples import MS, flags, loaders, stack, stacks
 from tdiag.rules.fetch_lines import dataset_place
+from tdiag.rules.syntax import statement_text
 from tdiag.units import duration, percent
 
 CODE = "TD212"
 NAME = "startup-dominates"
 CLASS = "overhead"
 
+LONG_S = Threshold(
+    10.0,
+    "s",
+    'Nielsen, "Response Times: The 3 Important Limits" (1993): a user who waits for longer turns to'
+    " other work.",
+)
+_IMPORTS = re.compile(r"(import|from)\s")
+
+_BEFORE = ("imports", "import torch")  # parts before the samples
 # By the part that takes longest: the action, and the whole sentence.
 _ADVICE = {
     "imports": (
@@ -74,30 +92,63 @@ _COMPILED = (
 
 
 def check(startup: Startup, loaders: Loaders | None, flags: Flags | None) -> Found | None:
-    if startup.run_ns is None:
-        raise Abstain("the run was ended early, so its full length is not known")
-    total = startup.total_ns
-    if total < MAJORITY_FRAC * startup.run_ns:
+    total, run_ns = startup.total_ns, startup.run_ns
+    lines = startup.stacks.training if startup.stacks else ()
+    line = lines[0] if lines and lines[0].self_frac >= MAJORITY_FRAC else None
+    prepared = sum(took for name, took in startup.parts_ns.items() if name not in _BEFORE)
+    most = run_ns is not None and total >= MAJORITY_FRAC * run_ns
+    if not most and (line is None or prepared < LONG_S * 1e9):
+        if run_ns is None:
+            raise Abstain("the run was ended early, so its full length is not known")
         return None
     part = max(startup.parts_ns, key=lambda name: startup.parts_ns[name])
-    took = startup.parts_ns[part]
     action, advice = _ADVICE[part]
     if part == "first step" and flags is not None and flags.compiled:
         action, advice = _COMPILED
     at = _place(part, loaders)
+    if line is not None and part not in _BEFORE:
+        at = line.at
+        action, advice = _of_line(line)
     return Found(
-        summary=(
-            f"Start-up takes {percent(total / startup.run_ns)} of the run's"
-            f" {duration(startup.run_ns)}, most of it in {part} ({duration(took)})."
-        ),
+        summary=_summary(startup, part, line),
         evidence=(
             *(ns(name, spent, "probe") for name, spent in startup.parts_ns.items()),
-            ns("whole run", startup.run_ns, "probe"),
-            frac("start-up, share of the run", total / startup.run_ns, "probe"),
+            *_of_run(startup),
+            *(
+                frac(f"samples before the first step, {x.at.function}:{x.at.line}", x.self_frac,
+                     "sample")
+                for x in lines[:3]
+            ),
         ),
         fix=Fix(f"{advice}{where(at)}.", "manual", action=action),
         at=at,
-    )
+    )  # fmt: skip
+
+
+def _of_run(startup: Startup) -> Iterator[Measure]:
+    if startup.run_ns is not None:
+        yield ns("whole run", startup.run_ns, "probe")
+        yield frac("start-up, share of the run", startup.total_ns / startup.run_ns, "probe")
+
+
+def _summary(startup: Startup, part: str, line: StackLine | None) -> str:
+    took = duration(startup.parts_ns[part])
+    text = f"The first step ended {duration(startup.total_ns)} after the start, {took} of it {part}"
+    if startup.run_ns is not None:
+        text = (
+            f"Start-up takes {percent(startup.total_ns / startup.run_ns)} of the run's"
+            f" {duration(startup.run_ns)}, most of it in {part} ({took})"
+        )
+    if line is None:
+        return f"{text}."
+    return f"{text}; {percent(line.self_frac)} of the samples are{where(line.at)} ({line.leaf})."
+
+
+def _of_line(line: StackLine) -> tuple[str, str]:
+    if _IMPORTS.match(statement_text(line.at.file, line.at.line)):
+        return _ADVICE["imports"]
+    text = "Make this line faster, or store what it computes on disk, for the next run"
+    return "Make the line faster that start-up waits for", text
 
 
 def _place(part: str, loaders: Loaders | None) -> Place | None:
@@ -108,13 +159,18 @@ def _place(part: str, loaders: Loaders | None) -> Place | None:
 
 
 def fires() -> Evidence:
+    """A vocabulary is built by looking each word up in a list."""
     parts = {"imports": 300, "import torch": 1900, "set-up": 9000, "first step": 400}
-    once = Startup(parts_ns={name: ms * MS for name, ms in parts.items()}, run_ns=20_000 * MS)
+    lines = (stack(34, 0.85, leaf="build (vocabulary.py)"), stack(51, 0.1))
+    once = Startup(
+        parts_ns={name: ms * MS for name, ms in parts.items()}, run_ns=20_000 * MS,
+        stacks=stacks(lines),
+    )  # fmt: skip
     return Evidence().add(once, loaders(), flags())
 
 
 def clear() -> Evidence:
-    """The same start-up in a run of ten minutes."""
+    """A start-up of twelve seconds in a run of ten minutes, none of it in one line."""
     parts = {"imports": 300, "import torch": 1900, "set-up": 9000, "first step": 400}
     once = Startup(parts_ns={name: ms * MS for name, ms in parts.items()}, run_ns=600_000 * MS)
     return Evidence().add(once, loaders(), flags())

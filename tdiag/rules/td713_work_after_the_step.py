@@ -32,18 +32,18 @@ from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, held, known_to, sampling_range, where
+from tdiag.rules.epochs import between_epochs, epochs_place
 from tdiag.rules.examples import at, budget, op_line, ops, stack, stacks
 from tdiag.rules.log_lines import described, logs, made_for_logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import (
     beside_the_step,
-    between_epochs,
     check_samples,
-    epochs_place,
     most_of_clean,
     saved_by_hand,
     waits_for_device,
@@ -59,13 +59,18 @@ AFTER = {"TD714": "work that grows with the run grows as well if it is done less
 
 
 def check(
-    budget: Budget, stacks: Stacks, ops: Ops, trees: CallTrees | None, phases: Phases | None
+    budget: Budget,
+    stacks: Stacks,
+    ops: Ops,
+    trees: CallTrees | None,
+    phases: Phases | None,
+    modules: Modules | None,
 ) -> Found | None:
     check_samples(stacks)
     scale = phases.around_scale if phases else 1.0
     seen = (stacks, ops, trees)
     others = [*made_for_logs(*seen), *described(*seen), *saved_by_hand(*seen)]
-    between = between_epochs(budget, stacks, ops, trees)
+    between = between_epochs(budget, stacks, ops, trees, modules)
     beside = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
     lines = [
         x

@@ -11,7 +11,9 @@ Backward computes these gradients in every step, and the forward pass keeps the 
 they need.
 
 ## What to do
-Freeze what is not trained: `module.requires_grad_(False)`, once before training. Gradients still
+Freeze what is not trained: `module.requires_grad_(False)`, once before training. Without the
+underscore, `module.requires_grad = False` only makes an attribute that nothing reads; tdiag looks
+for it. Gradients still
 flow through it to earlier layers. If no earlier layer is trained, call it under `torch.no_grad()`,
 which also saves its graph. If it is meant to be trained, its parameters are missing in the
 optimizer, or their learning rate is 0.
@@ -29,12 +31,17 @@ learning rate later (then freeze them until it does).
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Sequence
+
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Module, Modules, Optimizers
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, module
+from tdiag.rules.syntax import innermost, tree_of
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -58,6 +65,9 @@ def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Fo
     updating = f", and {duration(updates)} of the optimizer's time" if updates else ""
     least = "half of the optimizer's part" if updates else "nothing, if these are cheap"
     at = most.trained_at or most.evaluated_at or most.at
+    by_name = next((module.frozen_by_name for module in idle if module.frozen_by_name), "")
+    if by_name:
+        at = _attribute_set([x for m in idle for x in (m.trained_at, m.evaluated_at, m.at)]) or at
     made = {x.created_at for x in optimizers.optimizers} if optimizers else set()
     if updates and len(made) == 1:
         at = made.pop() or at  # which gives them a learning rate of 0
@@ -65,6 +75,7 @@ def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Fo
         summary=(
             f"{unused:,} parameters get gradients in every step that no optimizer uses"
             f" ({percent(share)} of all): {_how_many(most)} of {most.name}{where(at)}."
+            f"{_misspelt(by_name)}"
         ),
         evidence=(
             count("parameters with unused gradients", unused, "probe"),
@@ -92,6 +103,37 @@ def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Fo
         else None,
         at=at,
     )
+
+
+def _misspelt(by_name: str) -> str:
+    if not by_name:
+        return ""
+    return f" `requires_grad = False` on the module {by_name} is an attribute that nothing reads."
+
+
+def _attribute_set(places: Sequence[Place | None]) -> Place | None:
+    """The line in one of these places' files that sets a module's attribute `requires_grad`; not
+    that of a parameter, which a loop over parameters sets."""
+    for file in dict.fromkeys(place.file for place in places if place is not None):
+        tree = tree_of(file)
+        loops = [x for x in ast.walk(tree) if isinstance(x, ast.For)] if tree else []
+        of_parameters = {
+            name.id
+            for loop in loops
+            if "parameters" in ast.dump(loop.iter)
+            for name in ast.walk(loop.target)
+            if isinstance(name, ast.Name)
+        }
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Attribute)
+                and target.attr == "requires_grad"
+                and getattr(target.value, "id", "") not in of_parameters
+                for target in node.targets
+            ):
+                around = innermost(tree, (ast.FunctionDef, ast.AsyncFunctionDef), node.lineno)
+                return Place(file=file, line=node.lineno, function=getattr(around, "name", ""))
+    return None
 
 
 def _how_many(idle: Module) -> str:

@@ -2,9 +2,9 @@
 
 ## What it measures
 Lines of the forward pass that call layers with different weights on one and the same tensor or on
-slices of it: an output layer for each target, a list of heads, a layer for each expert or channel.
-The time of these calls and of their backward is compared with the work that their shapes need on
-this machine.
+slices of it of one shape: an output layer for each target, a list of heads, a layer for each
+channel. The time of these calls and of their backward is compared with the work that their shapes
+need on this machine.
 
 ## Why it is slow
 Each call costs a few microseconds of Python and dispatch, again in the backward pass, and the

@@ -7,7 +7,8 @@ softmax, a sum over the last dimension), up to the calls that take them: a slice
 its part, a cross entropy the rows that it does not ignore, a product with a column of mostly zeros
 the rows that it leaves, any other call takes all of it. Of its input, a linear layer takes the rows
 that are taken of its result. A result counts if at most half of it is taken until the counted steps
-are over, in none of them more: a metric may read it after the step.
+are over, in none of them more: a metric may read it after the step. A line counts if most of its
+time goes to such results.
 
 ## Why it is slow
 A language model's scores for all positions where only the last is read, or where most labels are
@@ -35,9 +36,10 @@ from __future__ import annotations
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
@@ -52,11 +54,11 @@ PHASES = ("forward", "loss")
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.thrown_away_ns, PHASES)
+    lines, spent = lines_of_part(phases, ops, stacks, _thrown_away_ns, PHASES)
     total = sum(spent.values())
     if not total:
         return None
-    share = backward_share(lines, ops, lambda x: x.thrown_away_ns)
+    share = backward_share(lines, ops, _thrown_away_ns)
     backward = phases.wall_ns.get("backward", 0.0) * share
     most = phases.wall_ns.get("backward", 0.0) * most_of_backward(share)
     worst = lines[0]
@@ -83,6 +85,14 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
         ),
         at=chosen or worst.at,
     )
+
+
+def _thrown_away_ns(line: OpLine) -> float:
+    """Of lines that compute mostly what is thrown away. Where it is the smaller part (one block of
+    several, a layer inside a module that also mixes positions), no index of the line's input
+    saves it."""
+    most = line.thrown_away_ns > MAJORITY_FRAC * line.elapsed_ns
+    return line.thrown_away_ns if most else 0.0
 
 
 def _of_positions(at: Place) -> Fix:

@@ -2,10 +2,11 @@
 
 ## What it measures
 How long the training thread was ready and waited for a core in the clean steps, by the kernel's
-counters, where nothing else explains it: no other program uses the cores, there is one training
-process without loader workers, Python has no other thread at work, and torch has no more threads
-than there are cores. And the number of threads of NumPy's OpenBLAS and similar libraries in this
-process, which together with torch's are more than the cores.
+counters, where lines of it compute with NumPy or a similar library and nothing else explains the
+wait: no other program uses the cores, there is one training process without loader workers, Python
+has no other thread at work, and torch has no more threads than there are cores. And the number of
+threads of the library's pool (OpenBLAS) in this process, which together with torch's are more than
+the cores.
 
 ## Why it is slow
 After each product OpenBLAS keeps its threads spinning for some time, in case another one follows.
@@ -26,15 +27,18 @@ If NumPy's products take most of the step and are large, they need their threads
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import System, Threads
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.examples import budget, stacks, system, threads
+from tdiag.rules.examples import budget, op_line, ops, stack, stacks, system, threads
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent, plural
@@ -60,7 +64,8 @@ def check(
     threads: Threads,
     loaders: Loaders | None,
     phases: Phases | None,
-    stacks: Stacks | None,
+    stacks: Stacks,
+    ops: Ops | None,
 ) -> Found | None:
     pools = {name: number for name, number in threads.pools.items() if number > 1}
     queued = (system.training_queued_frac or 0.0) * budget.step_ns
@@ -72,8 +77,10 @@ def check(
         return None
     if _others(budget, system, threads, loaders, phases):
         return None
-    lines = [x for x in (stacks.training if stacks else ()) if x.library in _LIBRARIES]
-    at = max(lines, key=lambda x: x.self_frac).at if lines else None
+    lines = _computing(stacks, ops)
+    if sum(line.self_frac for line in lines) < NOTICEABLE_FRAC:
+        return None  # a library that is only loaded has idle threads
+    at = lines[0].at
     library = "OpenBLAS (NumPy, SciPy)" if "openblas" in name else name
     return Found(
         summary=(
@@ -93,8 +100,8 @@ def check(
             ),
         ),
         fix=Fix(
-            f"Start the training with OPENBLAS_NUM_THREADS=1{_for(where(at))}, or call"
-            ' threadpoolctl.threadpool_limits(1, "blas") before it. Torch keeps its threads.',
+            f"Start the training with OPENBLAS_NUM_THREADS=1, for what is called{where(at)}, or"
+            ' call threadpoolctl.threadpool_limits(1, "blas") before it. Torch keeps its threads.',
             "safe",
             "process.library_threads=1",
             action="Give NumPy's library one thread",
@@ -112,8 +119,16 @@ def check(
     )
 
 
-def _for(place: str) -> str:
-    return f", for what is called{place}" if place else ""
+def _computing(stacks: Stacks, ops: Ops | None) -> list[StackLine]:
+    """Lines that may compute with such a library, most samples first: they call one of its
+    functions, or compute themselves (``a @ b`` has no frame) and make no torch call."""
+    torchs = {line.at.spot for line in ops.lines} if ops else set()
+    return [
+        line
+        for line in stacks.training
+        if line.library in _LIBRARIES
+        or (line.own_frac > MAJORITY_FRAC * line.self_frac and line.at.spot not in torchs)
+    ]
 
 
 def _others(
@@ -137,18 +152,20 @@ def _others(
 
 def fires() -> Evidence:
     """A product of NumPy before each step, on two cores."""
-    return _crowded({"openblas": 2})
+    product = replace(stack(31, 0.4), library="numpy")
+    return _crowded({"openblas": 2}, stacks((product,)))
 
 
 def clear() -> Evidence:
-    """The library has one thread: something else makes the training wait."""
-    return _crowded({"openblas": 1})
+    """NumPy is only imported: its threads sleep, and something else makes the training wait."""
+    layers = ops(op_line(31, "forward", 20))
+    return _crowded({"openblas": 2}, stacks((stack(31, 0.4),))).add(layers)
 
 
-def _crowded(pools: dict[str, int]) -> Evidence:
+def _crowded(pools: dict[str, int], sampled: Stacks) -> Evidence:
     two = system(
         cores_allowed=2.0, cores_machine=2, cores_used=1.9, machine_busy_cores=1.92,
         training_queued_frac=0.12,
     )  # fmt: skip
     step = budget(prepare=37, forward=10, backward=9, optimizer=3)
-    return Evidence().add(step, two, threads(intra_op=2, pools=pools), stacks())
+    return Evidence().add(step, two, threads(intra_op=2, pools=pools), sampled)

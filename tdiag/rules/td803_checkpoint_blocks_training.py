@@ -91,6 +91,9 @@ def check(
     if not saving:
         abstain_unless_epoch_ended(history, "checkpoint")
         return None
+    handled = by_hand * budget.step_ns
+    shares = known_to(by_hand, stacks.samples) if stacks and lines else (0.0, 0.0)
+    least, most = (share * budget.step_ns for share in shares)
     each = phases.checkpoint_ns_each
     often = phases.counts.get("checkpoint", 0.0)
     known = savers.savers if savers else ()
@@ -101,24 +104,33 @@ def check(
     return Found(
         summary=(
             f"Saving ({', '.join(names)}) takes {percent(saving / budget.step_ns)} of the training"
-            f" time{'' if each is None else f' ({duration(each)} each{every})'}."
+            f" time{'' if each is None else f' ({duration(each)} each{every})'}"
+            f"{_handling(lines, handled, budget)}."
         ),
         evidence=(
             ns("saving, per step", saving, "baseline"),
+            *(frac(f"samples{where(x.at)}", x.self_frac, "sample") for x in lines[:1]),
             *(() if each is None else (ns("one checkpoint", each, "baseline"),)),
             count("checkpoints", often, "baseline", "per_step"),
         ),
         fix=_fix(budget.step_ns - saving, each, at, names),
         gain=Gain(
-            0.0 if once else saving * RARER_LOW_FRAC,
-            saving,
+            0.0 if once else (saving + least) * RARER_LOW_FRAC,
+            saving + most,
             f"low end: {SEEN_ONCE if once else 'a quarter as many checkpoints'}; high end: they are"
             " written in the background.",
-            ("checkpoint",),
+            ("checkpoint", *(("other", "unattributed", "prepare") if lines else ())),
         ),
         at=at,
         own=at is not None and _SAVES.search(linecache.getline(at.file, at.line)) is not None,
     )
+
+
+def _handling(lines: Sequence[StackLine], handled: float, budget: Budget) -> str:
+    """The work beside ``torch.save``: its file put in place, an older one removed."""
+    if not lines:
+        return ""
+    return f", and its files {percent(handled / budget.step_ns)} more{where(lines[0].at)}"
 
 
 def _by_hand(lines: Sequence[StackLine], share: float, samples: int, budget: Budget) -> Found:

@@ -39,7 +39,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, bytes_, count, version, where
 from tdiag.rules.examples import GB, MS, at, device_holds, environment
 from tdiag.rules.memory_in_use import PEAK, memory
-from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
+from tdiag.rules.thresholds import FREED_MEMORY_FRAC, USABLE_MEMORY_FRAC
 from tdiag.units import count as counted
 from tdiag.units import percent, size
 
@@ -59,11 +59,6 @@ ALIVE = Threshold(
     "By torch's own formula: the backward of log_softmax reads its result and the gradient of that,"
     " and writes the gradient of the logits.",
 )
-LOGITS_FRAC = Threshold(
-    0.25,
-    "of the memory in use",
-    "By arithmetic: without a quarter of what it needs, a batch may be a third larger.",
-)
 CHUNKED_SINCE = Threshold(
     13, "(minor release of torch 2)", "torch 2.13 documents options of linear_cross_entropy."
 )
@@ -81,7 +76,7 @@ def check(
     largest = max(losses, key=_bytes)
     freed = ALIVE * _bytes(largest)
     used, total = memory(system, environment, allocated)
-    if freed < LOGITS_FRAC * used or used < USABLE_MEMORY_FRAC * total:
+    if freed < FREED_MEMORY_FRAC * used or used < USABLE_MEMORY_FRAC * total:
         return None
     *rows, classes = largest.dims[0]
     return Found(

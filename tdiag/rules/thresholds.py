@@ -15,6 +15,11 @@ USABLE_MEMORY_FRAC = Threshold(
     "vLLM plans with as much (gpu_memory_utilization: 0.9 for years, 0.92 in its newest releases);"
     " the last tenth is for peaks and fragmentation.",
 )
+FREED_MEMORY_FRAC = Threshold(
+    0.25,
+    "of the memory in use",
+    "By arithmetic: without a quarter of what it needs, a batch may be a third larger.",
+)
 LOW_END_FRAC = Threshold(
     0.5,
     "of the gain at best",

@@ -97,7 +97,8 @@ class Attacher(ABC):
     """Answers the probe's requests; ``tick`` is called about twenty times a second.
 
     A tool defines ``name``, ``prefix`` of its requests, ``suffix`` of its output, ``absent`` (the
-    message if it is not installed), ``command``, ``watching``, ``refusal``, ``final``.
+    message if it is not installed), ``command``, ``watching``, ``refusal``, ``final``; and
+    ``second``, if another tool can take its place.
     """
 
     name = prefix = suffix = absent = ""
@@ -108,11 +109,17 @@ class Attacher(ABC):
         self.program = program
         self.seen: set[str] = set()
         self.live: dict[str, Attached] = {}
+        self.roots: dict[str, int] = {}  # for each request the process to attach to
+        self.refusals: dict[str, str] = {}  # of the requests that the second tool tries
         self.answered: set[str] = set()
 
     @abstractmethod
     def command(self, program: str, pid: int, output: Path) -> list[str]:
         """The words that attach ``program`` to process ``pid`` and make it write ``output``."""
+
+    def second(self, pid: int, output: Path) -> list[str] | None:
+        """Another tool that writes the same file, where the first is absent or gives up."""
+        return None
 
     @abstractmethod
     def watching(self, log: str) -> bool:
@@ -136,6 +143,8 @@ class Attacher(ABC):
         for name, attached in list(self.live.items()):
             if name not in self.answered:
                 self._answer_if_clear(name, attached)
+            if self.live[name] is not attached:
+                continue  # the second tool has just been started
             if attached.ended():
                 self._keep(name)
             elif (self.control / f"{name}{STOP}").exists() or attached.holds():
@@ -149,24 +158,36 @@ class Attacher(ABC):
             self._keep(name)
 
     def _start(self, name: str) -> None:
-        if self.program is None:
-            self._answer(name, f"{REFUSED}{self.absent}")
-            return
+        output = self.control / f"{name}{self.suffix}"
         try:
             pid = int(name.split("-")[1])
-            root = (self.control / f"{name}{WANT}").read_text().strip()
-            output = self.control / f"{name}{self.suffix}"
-            command = self.command(self.program, int(root or pid), output)
+            root = int((self.control / f"{name}{WANT}").read_text().strip() or pid)
+            self.roots[name] = root
+            if self.program is None:
+                self._try_second(name, pid, output, self.absent)
+                return
+            command = self.command(self.program, root, output)
             self.live[name] = Attached(command, pid, output)
         except (OSError, ValueError, IndexError) as error:
             self._answer(name, f"{REFUSED}cannot start {self.name}: {error}")
+
+    def _try_second(self, name: str, pid: int, output: Path, why: str) -> None:
+        """``why`` the first tool does not watch, which is the answer if the second does not
+        either."""
+        command = None if name in self.refusals else self.second(self.roots[name], output)
+        if command is not None:
+            self.refusals[name] = why
+            with contextlib.suppress(OSError):
+                self.live[name] = Attached(command, pid, output)
+                return
+        self._answer(name, f"{REFUSED}{self.refusals.get(name, why)}")
 
     def _answer_if_clear(self, name: str, attached: Attached) -> None:
         if self.watching(attached.text()):
             self._answer(name, ATTACHED)
         elif attached.ended():
             why = self.refusal(attached.text(), attached.process.returncode)
-            self._answer(name, f"{REFUSED}{why}")
+            self._try_second(name, attached.pid, attached.output, why)
 
     def _answer(self, name: str, state: str) -> None:
         self.answered.add(name)

@@ -1,6 +1,7 @@
 """py-spy, attached by pid (``py-spy record -- python …`` loses the exit code).
 
 It samples only after it has read the interpreter's state; until then a window would record nothing.
+Where it is not installed, or does not know the Python, Python's own sampler takes its place.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from tdiag.probe.wire import (
     late_stacks_file,
     stacks_file,
 )
+from tdiag.sample import tachyon
 from tdiag.sample.attached import Attacher
 
 RATE_HZ = 100  # py-spy's own default; ±2.5 % on a share after 4 s (√(p(1−p)/n) at worst)
 SAMPLING = "Sampling process"  # printed by `py-spy record` once its sampler is initialised
 # If all cores are busy, reading the symbols takes several times as long.
 DUMP_WITHIN_S = 5 * ANSWER_WITHIN_S
+ABSENT = "py-spy is not installed in tdiag's environment"
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -37,6 +40,11 @@ def find_program() -> str | None:
     --user`` and ``--target`` have folders of their own, which PATH may not name."""
     beside = shutil.which("py-spy", path=str(Path(sys.executable).parent))
     return beside or shutil.which("py-spy") or _installed()
+
+
+def can_sample(version: str) -> bool:
+    """Whether there is a sampler for a process of this Python version (``3.11.4``)."""
+    return find_program() is not None or tachyon.has_sampler(version)
 
 
 def _installed() -> str | None:
@@ -82,35 +90,42 @@ class Frame:
 
 
 def dump(pid: int) -> list[Frame]:
-    """The stack of the process's main thread, innermost frame first; empty if py-spy cannot read
-    it."""
-    program = find_program()
-    if program is None:
-        return []
-    try:
-        done = _dump(program, pid, ANSWER_WITHIN_S)
-        threads = json.loads(done.stdout) if not done.returncode else []
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return []
-    main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
-    frames = (main or {}).get("frames", ())
-    return [Frame(f["name"], f["filename"], f.get("line") or 0) for f in frames]
+    """The stack of the process's main thread, innermost frame first; empty if it cannot be read."""
+    for command in _dumps(pid):
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+            done = _run(command, ANSWER_WITHIN_S)
+            threads = json.loads(done.stdout) if not done.returncode else []
+            main = next((t for t in threads if t.get("thread_name") == "MainThread"), None)
+            if main is not None:
+                return [Frame(f["name"], f["filename"], f.get("line") or 0) for f in main["frames"]]
+    return []
 
 
-def why_refused(program: str, pid: int) -> str:
-    """Why py-spy cannot read the process, in one line; "" if it can: tested by reading its stacks
+def why_refused(pid: int) -> str:
+    """Why the process cannot be sampled, in one line; "" if it can: tested by reading its stacks
     once."""
-    try:
-        done = _dump(program, pid, DUMP_WITHIN_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"py-spy: {error}"
-    if not done.returncode:
-        return ""
-    return refusal((done.stdout + done.stderr).decode(errors="replace"), done.returncode)
+    said = ABSENT
+    for command in _dumps(pid):
+        try:
+            done = _run(command, DUMP_WITHIN_S)
+        except (OSError, subprocess.SubprocessError) as error:
+            why = f"py-spy: {error}"
+        else:
+            if not done.returncode:
+                return ""
+            why = refusal((done.stdout + done.stderr).decode(errors="replace"), done.returncode)
+        said = why if said == ABSENT else said
+    return said
 
 
-def _dump(program: str, pid: int, within_s: float) -> subprocess.CompletedProcess[bytes]:
-    command = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
+def _dumps(pid: int) -> list[list[str]]:
+    """The commands that print a process's stacks, the best first."""
+    program, other = find_program(), tachyon.command(pid)
+    mine = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)] if program else None
+    return [command for command in (mine, other) if command]
+
+
+def _run(command: list[str], within_s: float) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, capture_output=True, timeout=within_s, check=False)
 
 
@@ -118,7 +133,7 @@ class PySpy(Attacher):
     """Samples the process and its descendants, requests ``sample-<pid>-<pass>``."""
 
     name, prefix, suffix = PY_SPY, SAMPLE, ".speedscope.json"
-    absent = "py-spy is not installed in tdiag's environment"
+    absent = ABSENT
 
     def __init__(self, run_dir: Path, *, enabled: bool = True, rate_hz: int = RATE_HZ) -> None:
         super().__init__(run_dir, find_program() if enabled else None)
@@ -130,6 +145,9 @@ class PySpy(Attacher):
             "--format", "speedscope", "--rate", str(self.rate_hz), "--full-filenames",
             "--output", str(output),
         ]  # fmt: skip
+
+    def second(self, pid: int, output: Path) -> list[str] | None:
+        return tachyon.command(pid, str(self.rate_hz), str(output))
 
     def watching(self, log: str) -> bool:
         return SAMPLING in log

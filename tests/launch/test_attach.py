@@ -369,7 +369,7 @@ def test_what_to_allow_where_the_system_refuses(
 ) -> None:
     target = started(sys.executable, holder(tmp_path))
     why = "the system does not let py-spy read the process; to allow it: `--cap-add SYS_PTRACE`"
-    monkeypatch.setattr(attaching, "why_refused", lambda program, pid: why)
+    monkeypatch.setattr(attaching, "why_refused", lambda pid: why)
     with pytest.raises(attaching.RunError) as error:
         attaching.attach(target.pid, time_budget_s=2, out=tmp_path / "run")
     assert str(target.pid) in error.value.message and "SYS_PTRACE" in error.value.hint

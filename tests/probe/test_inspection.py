@@ -100,6 +100,16 @@ def test_rates_set_by_hand_gradients_that_burst_and_a_model_left_in_eval_mode(
     assert (phases.eval_train_mode_frac, phases.train_eval_mode_frac) == (None, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "held"), [("Adam", 4 * (2 * (4 * 8 + 8 + 8 + 1) + 4)), ("SGD", 0)]
+)
+def test_the_bytes_of_an_optimizers_state(name: str, held: int, tmp_path: Path) -> None:
+    """Adam keeps two numbers a parameter and a step for each of four tensors; SGD keeps nothing."""
+    code = BARE.replace("optim.SGD", f"optim.{name}")
+    optimizers = seen(tmp_path, code)[0].get(Optimizers)
+    assert optimizers and [x.state_bytes for x in optimizers.optimizers] == [held]
+
+
 OTHERS = """
 import torch
 
@@ -116,6 +126,8 @@ class Quiet(Net): pass
 class Trained(Net): pass
 class Held(Net): pass
 net, teacher, by_hand, quiet, trained = Net(), Teacher(), ByHand(), Quiet(), Trained()
+teacher.body.requires_grad = False  # not requires_grad_(False)
+quiet.requires_grad_(False)
 held = Held()  # in the optimizer, but its learning rate is 0
 trained(torch.randn(8, 4)).sum().backward()  # before: its gradients stay
 groups = [{"params": net.head.parameters()}, {"params": held.parameters(), "lr": 0.0}]
@@ -145,3 +157,6 @@ def test_gradients_of_parameters_that_nothing_updates(tmp_path: Path) -> None:
         "Held": 49
     }
     assert {"ByHand", "Quiet", "Trained"} <= {m.name for m in modules.modules}
+    assert {m.name: m.frozen_by_name for m in modules.modules if m.frozen_by_name} == {
+        "Teacher": "body"
+    }

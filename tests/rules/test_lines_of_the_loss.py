@@ -79,6 +79,26 @@ def test_python_of_the_loss_is_no_preprocessing(name: str, cls: str) -> None:
     assert first.code == ("TD709" if cls == "python_loss" else "TD219")
 
 
+@pytest.mark.parametrize(
+    ("name", "is_loss"), [("nll", True), ("neg_log_likelihood", True), ("gather", False)]
+)
+def test_a_loss_that_the_forward_computes_is_the_loss_by_its_name(name: str, is_loss: bool) -> None:
+    """``main`` calls the model at 97, whose forward calls the function at 44."""
+    made = ops(
+        op_line(66, "forward", 60, elapsed_ns=5e6, at=at(66, "scores")),
+        op_line(101, "optimizer", 9, elapsed_ns=1e6, at=at(101, "main")),
+    )
+    frames = tree(
+        ("main", 97, -1, 0.9),
+        ("forward", 44, 0, 0.8),
+        (name, 50, 1, 0.6),
+        ("scores", 66, 2, 0.5),
+        ("main", 101, -1, 0.1),
+    )
+    lines = stacks((stack(66, 0.5, function="scores", phase="forward"),))
+    assert bool(of_the_loss(lines, made, frames)) is is_loss
+
+
 def test_nothing_is_known_without_samples_or_calls() -> None:
     nothing: Stacks | None = None
     assert of_the_loss(nothing, calls("loss"), None) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.compiling import Compiles
 from tdiag.evidence.feeding import Inputs, InputTensor
 from tdiag.evidence.machine import Startup
+from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import (
     Gradients,
@@ -23,6 +25,7 @@ from tdiag.evidence.training import (
 from tdiag.model.compiled import Recompiled
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
+from tdiag.model.place import Place
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     GB,
@@ -36,6 +39,8 @@ from tdiag.rules.examples import (
     module,
     optimizers,
     phases,
+    stack,
+    stacks,
 )
 
 
@@ -230,10 +235,36 @@ def test_a_start_dominates_from_half_of_the_run_on(run_ms: int | None, expected:
     assert judge("TD212", Startup(parts_ns=parts, run_ns=run_ns)) == expected
 
 
+def start(set_up_s: float, *lines: StackLine, run_s: float | None = None) -> Startup:
+    parts = {"import torch": 2000 * MS, "set-up": int(set_up_s * 1e9), "first step": 100 * MS}
+    run_ns = None if run_s is None else int(run_s * 1e9)
+    return Startup(parts_ns=parts, run_ns=run_ns, stacks=stacks(lines))
+
+
+def test_one_line_that_start_up_waits_for_is_told_whatever_the_run_lasts() -> None:
+    most, less = stack(34, 0.6, leaf="index (words.py)"), stack(34, 0.4)
+    assert judge("TD212", start(12, most)) == "fires"
+    assert judge("TD212", start(12, most, run_s=600)) == "fires"
+    assert judge("TD212", start(9, most)) == "abstains"
+    assert judge("TD212", start(9, most, run_s=600)) == "clear"
+    assert judge("TD212", start(12, less)) == "abstains"
+    found = run_rule(find("TD212"), Evidence().add(start(12, most)))
+    assert isinstance(found, Finding)
+    assert found.location == most.at and "train.py:34 (index (words.py))" in found.summary
+    assert "store what it computes" in found.fix.text
+
+
+def test_an_import_is_not_stored(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nimport everything\n")
+    line = replace(stack(2, 0.9), at=Place(file=str(script), line=2, function="<module>"))
+    assert "importtime" in fix("TD212", start(20, line))
+
+
 def test_a_compiled_first_step_is_cached_not_warmed() -> None:
-    start = Startup(parts_ns={"import torch": 2 * MS, "first step": 30 * MS}, run_ns=40 * MS)
-    assert "TORCHINDUCTOR_CACHE_DIR" in fix("TD212", start, flags(compiled=True))
-    assert "TORCHINDUCTOR_CACHE_DIR" not in fix("TD212", start, flags())
+    once = Startup(parts_ns={"import torch": 2 * MS, "first step": 30 * MS}, run_ns=40 * MS)
+    assert "TORCHINDUCTOR_CACHE_DIR" in fix("TD212", once, flags(compiled=True))
+    assert "TORCHINDUCTOR_CACHE_DIR" not in fix("TD212", once, flags())
 
 
 @pytest.mark.parametrize(

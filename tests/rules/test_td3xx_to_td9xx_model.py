@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,33 @@ def test_unused_gradients_are_where_the_module_is_called_in_either_mode(
     )  # fmt: skip
     found = finding("TD717", budget(forward=8, backward=20), Modules(modules=(teacher,)))
     assert found.location is not None and found.location.line == line
+
+
+FREEZES = """\
+def correct(model):
+    for p in model.parameters():
+        p.requires_grad = False
+
+def freeze(module):
+    module.eval()
+    module.requires_grad = False
+"""
+
+
+def test_an_attribute_that_freezes_nothing_is_named_where_it_is_set(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FREEZES)
+    (tmp_path / "other.py").write_text(FREEZES.partition("def freeze")[0])
+
+    def found(file: str) -> Finding:
+        called = at(41, "fit", str(tmp_path / file))
+        net = module("Net", unused_gradients=1000, trained_at=called, frozen_by_name="encoder")
+        return finding("TD717", budget(forward=8, backward=20), Modules(modules=(net,)))
+
+    place = found("train.py").location
+    assert place is not None and (place.line, place.function) == (7, "freeze")
+    assert "on the module encoder is an attribute that nothing reads" in found("train.py").summary
+    place = found("other.py").location
+    assert place is not None and place.line == 41
 
 
 @pytest.mark.parametrize(

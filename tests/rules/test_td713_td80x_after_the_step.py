@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
-from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
@@ -131,6 +131,64 @@ def test_what_a_line_that_writes_calls_is_logging(
     linecache.checkcache()
     found = {code for code in ("TD713", "TD804") if isinstance(result(code, evidence), Finding)}
     assert found == {"TD804" if logged else "TD713"}
+
+
+def sampled(
+    folder: Path, function: str, shares: dict[int, tuple[float, str]]
+) -> tuple[StackLine, ...]:
+    """Lines of the script in one function, each with its share and phase."""
+    linecache.checkcache()
+    return tuple(
+        replace(stack(0, share, "", phase), at=at(line, function, str(folder / "train.py")))
+        for line, (share, phase) in shares.items()
+    )
+
+
+DESCRIBED = """\
+loss = model(x)
+optimizer.step()
+def describe(tensor):
+    levels = torch.quantile(tensor, LEVELS).tolist()
+    counts = np.histogram(tensor.numpy(), 64)
+    return {"levels": levels, "counts": counts}
+"""
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_what_a_function_returns_with_a_histogram_is_logging(keeps: bool, tmp_path: Path) -> None:
+    source = DESCRIBED.replace("    return", "    model.scale = levels\n    return" if keeps else
+                               "    return")  # fmt: skip
+    evidence = around(tmp_path, source).add(
+        stacks(sampled(tmp_path, "describe", {4: (0.4, "after_step"), 5: (0.1, "after_step")}))
+    )
+    found = result("TD804", evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == (5 if keeps else 4)
+    assert isinstance(result("TD713", evidence), Finding) is keeps
+
+
+REPLACED = """\
+    loss = model(x)
+    optimizer.step()
+def offer(model):
+    torch.save(model.state_dict(), path + ".tmp")
+    os.replace(path + ".tmp", path)
+"""
+
+
+def test_the_files_of_a_checkpoint_are_part_of_it(tmp_path: Path) -> None:
+    """A large file that another replaces is freed: that took 20 % of a step of a real script."""
+    evidence = around(tmp_path, REPLACED).add(
+        stacks(sampled(tmp_path, "offer", {4: (0.2, "checkpoint"), 5: (0.2, "")})),
+        budget(forward=20, backward=40, checkpoint=20, other=20),
+        phases(forward=20, backward=40, checkpoint=20, after_step=20),
+    )
+    found = result("TD803", evidence)
+    assert isinstance(found, Finding) and found.speedup is not None
+    assert "and its files 20% more at train.py:5" in found.summary
+    assert found.components == ("checkpoint", "other")
+    assert found.at_best_ns == pytest.approx(40 * MS, rel=0.1)
+    assert result("TD713", evidence) is None
 
 
 def test_a_histogram_of_the_batch_is_not_logging(tmp_path: Path) -> None:

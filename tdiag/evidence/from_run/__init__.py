@@ -118,7 +118,7 @@ def load_run(run_dir: Path) -> Evidence:
                 evidence.add(found)
         if storage := read_storage(run_dir):
             evidence.add(storage)
-        if startup := make_startup(lead, processes, run, config):
+        if startup := make_startup(run_dir, lead, processes, run, config):
             evidence.add(startup)
         if syscalls := make_syscalls(run_dir, lead):
             evidence.add(syscalls)

@@ -21,6 +21,7 @@ from tdiag.evidence.from_run.stack_samples import (
     make_stacks,
     not_pythons,
     read_stacks_file,
+    sampler_of,
     samples_of,
     thread_of,
     with_autograd,
@@ -32,7 +33,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.notes import Captured
 from tdiag.model.place import Place
 from tdiag.model.watched import Activity, Fetching, Watched, WatchedRank
-from tdiag.probe.wire import PY_SPY, SAMPLE, STANDARD, is_user_file, stacks_file
+from tdiag.probe.wire import SAMPLE, STANDARD, is_user_file, stacks_file
 
 NO_STEPS = "tdiag attach sees no steps: the probe was not in the process when it started"
 PARTS = 10  # parts of the window; their differences give a share's error (batch means)
@@ -116,7 +117,8 @@ def add_watched(
         return
     evidence.capture[SAMPLE] = Captured("captured")
     fetches = _fetches(file, judged, about)
-    samples = Samples(PY_SPY, with_autograd(judged.stacks, judged.others), fetches.fetching)
+    stacks = with_autograd(judged.stacks, judged.others)
+    samples = Samples(sampler_of(file), stacks, fetches.fetching)
     evidence.add(make_stacks(samples, 0.0), make_call_trees(samples))
     device_used = mean_device_use(path, spans) if about.device else None
     many = len(trained) > 1

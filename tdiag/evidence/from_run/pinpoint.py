@@ -1,4 +1,4 @@
-"""The line of a copy, a wait or a matrix product.
+"""The line of a copy, a wait, a matrix product or the gradient of a slice.
 
 A trace shows only the function of each, and where that function begins; the counted calls have
 their lines.
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tdiag.evidence.device import Sync, SyncLine, SyncLines, Syncs, Transfers
 from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.evidence.torch_ops import TAKING, OpLine, Ops
 from tdiag.model.place import Place
 
 # Calls that copy between host and device, by their names in Python.
@@ -26,6 +26,8 @@ PRODUCTS = {
     "attention": re.compile("attention"),
     "mm": re.compile(r"^(linear|matmul|__r?matmul__|mm|bmm|addmm|baddbmm|einsum|bilinear)$"),
 }
+# The backward of what takes a slice fills a gradient with zeros and adds it to others.
+GRADIENTS = ("aten::fill_", "aten::zero_", "aten::add_", "aten::add")
 
 
 def pinpoint(evidence: Evidence) -> None:
@@ -91,6 +93,8 @@ def _reads(line: OpLine) -> bool:
 
 
 def _makes(op: OpWork, line: OpLine) -> bool:
-    """Whether one of the line's calls became this op."""
+    """Whether one of the line's calls became this op, or this op of its backward."""
+    if op.backward and op.name in GRADIENTS:
+        return bool(TAKING & line.names.keys()) and line.grad_calls > 0
     names = next((names for part, names in PRODUCTS.items() if part in op.name), None)
     return names is not None and any(map(names.search, line.names))

@@ -301,10 +301,13 @@ class InspectionRecord(Record):
     step: int = 0
     rates: dict[int, list[float | None]] = {}  # by optimizer, one per parameter group
     scheduled: list[int | None] = []  # steps of each scheduler
+    states: dict[int, int | None] = {}  # by optimizer, bytes of its state; None = not known
     gradient: float | str | None = None  # total norm, or "not finite"
     unused: int | None = None  # number of DDP parameters without a gradient
     # Module, number of values that no optimizer updates, and of those that one has all the same.
     unused_gradients: list[list[int]] = []
+    # Of these modules, those in which one is frozen by a plain attribute, and that one's name.
+    frozen_by_name: dict[int, str] = {}
     kept: list[tuple[At, int, int, int]] = []  # place, tensors, bytes, with a graph
     kept_of: int = 0  # the number of steps that made them
     kept_since: int = 0  # steps ago

@@ -139,6 +139,7 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
                 trained_at=location(trained.get(m.id)),
                 unused_gradients=unused.get(m.id, [0])[0],
                 unused_with_state=sum(unused.get(m.id, [])[1:]),
+                frozen_by_name=look.frozen_by_name.get(m.id, "") if look else "",
             )
             for m in lead.all(ModuleRecord)
         )
@@ -259,6 +260,7 @@ def _optimizer(record: OptimizerRecord, looks: list[InspectionRecord]) -> Optimi
         config=_scalars(record.config),
         lr_changed=any(r != rates[0] for r in rates) if len(rates) > 1 else None,
         rates=tuple(rate for rate in first if rate is not None),
+        state_bytes=next((look.states.get(record.id) for look in reversed(looks)), None),
     )
 
 

@@ -30,7 +30,14 @@ from tdiag.evidence.sampled import (
 from tdiag.frameworks import is_framework
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.probe.wire import IN_PROCESS, PY_SPY, is_user_file, late_stacks_file, stacks_file
+from tdiag.probe.wire import (
+    IN_PROCESS,
+    PY_SPY,
+    TACHYON,
+    is_user_file,
+    late_stacks_file,
+    stacks_file,
+)
 
 _THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
 ONE_PHASE_FRAC = Threshold(
@@ -82,7 +89,7 @@ def find_samples(
 
     A file that is not a speedscope profile (py-spy was killed while writing) is left out.
     """
-    found = [_sampled(file, judged, processes) for file in read_stacks(run_dir, lead)]
+    found = [samples_in(file, judged, processes) for file in read_stacks(run_dir, lead)]
     if judged.pid != lead.pid:
         found = [samples for samples in found if samples.training]
     return max(found, key=lambda s: len(s.training), default=None)
@@ -95,7 +102,7 @@ def make_late_stacks(
     paths = run_dir.glob(late_stacks_file(lead.pid, "*"))
     newest = max(paths, key=lambda path: path.stat().st_mtime, default=None)
     file = newest and read_stacks_file(newest)
-    samples = _sampled(file, judged, processes) if file else None
+    samples = samples_in(file, judged, processes) if file else None
     if samples is None or not samples.training:
         return None
     return LateStacks(stacks=make_stacks(samples, 0.0), trees=make_call_trees(samples))
@@ -110,6 +117,11 @@ def read_stacks(run_dir: Path, lead: Process) -> list[Speedscope]:
 def sampled_pids(file: Speedscope) -> set[int]:
     """The processes whose stacks the file contains, if it names them."""
     return {pid for profile in file.profiles if (pid := thread_of(profile.name)[0]) is not None}
+
+
+def sampler_of(file: Speedscope) -> str:
+    says = f"{file.name} {file.exporter}"
+    return next((name for name in (IN_PROCESS, TACHYON) if name in says), PY_SPY)
 
 
 def make_stacks(samples: Samples, slowed: float) -> Stacks:
@@ -140,7 +152,8 @@ def read_stacks_file(path: Path) -> Speedscope | None:
         return None
 
 
-def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Samples:
+def samples_in(file: Speedscope, lead: Process, processes: list[Process]) -> Samples:
+    """The file's samples of ``lead`` and its workers."""
     workers, busy = workers_of(lead, processes), busy_threads(lead)
     training: list[Stack] = []
     autograd: list[Stack] = []
@@ -160,10 +173,8 @@ def _sampled(file: Speedscope, lead: Process, processes: list[Process]) -> Sampl
                     others.append((frames, weight * cores))
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += _fetches(samples_of(file, profile))
-    in_process = IN_PROCESS in f"{file.name} {file.exporter}"
-    source = IN_PROCESS if in_process else PY_SPY
     working = [stack for stack in others if stack[1] and _works(stack[0])]
-    return Samples(source, with_autograd(training, autograd), fetching, working)
+    return Samples(sampler_of(file), with_autograd(training, autograd), fetching, working)
 
 
 def _works(stack: Sequence[SampledFrame]) -> bool:

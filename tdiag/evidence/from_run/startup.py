@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tdiag.evidence.from_run.event_files import Process, workers_of
@@ -13,14 +14,18 @@ from tdiag.evidence.from_run.records import (
     IteratorRecord,
     ProcessRecord,
 )
+from tdiag.evidence.from_run.stack_samples import make_stacks, read_stacks_file, samples_in
 from tdiag.evidence.machine import Startup
+from tdiag.evidence.sampled import Stacks
+from tdiag.probe.wire import startup_stacks_file
 
 _BY_TDIAG = ("complete", "steps", "time", "asked")  # why a watched run with --profiling ends
 
 
 def make_startup(
-    lead: Process, processes: list[Process], run: Mapping[str, Any], config: Mapping[str, Any]
-) -> Startup | None:
+    run_dir: Path, lead: Process, processes: list[Process], run: Mapping[str, Any],
+    config: Mapping[str, Any],
+) -> Startup | None:  # fmt: skip
     """The start-up; None if the probe did not record when the program began."""
     about, first = lead.last(ProcessRecord), lead.last(BoundaryRecord)
     if about is None or first is None or not about.started or first.t < about.t:
@@ -31,7 +36,18 @@ def make_startup(
         if until > at:
             parts[name] = until - at
             at = until
-    return Startup(parts_ns=parts, run_ns=_run_ns(lead, about, run, config))
+    stacks = _stacks(run_dir, lead, processes)
+    return Startup(parts_ns=parts, run_ns=_run_ns(lead, about, run, config), stacks=stacks)
+
+
+def _stacks(run_dir: Path, lead: Process, processes: list[Process]) -> Stacks | None:
+    """Of the training thread; None if it was not sampled."""
+    for path in sorted(run_dir.glob(startup_stacks_file("*"))):
+        file = read_stacks_file(path)
+        samples = samples_in(file, lead, processes) if file else None
+        if samples is not None and samples.training:
+            return make_stacks(samples, 0.0)
+    return None
 
 
 def _milestones(

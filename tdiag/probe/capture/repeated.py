@@ -78,8 +78,8 @@ class OfWeight:
 
 
 class OfInput:
-    """The calls at one line that take one input, or slices of it. ``tensors``: the weights that
-    take it, with their biases."""
+    """The calls at one line that take one input, or slices of it of one shape. ``tensors``: the
+    weights that take it, with their biases."""
 
     def __init__(self, given: Any) -> None:
         self.given = weakref.ref(given)
@@ -111,7 +111,7 @@ class RepeatedCalls:
 
     def __init__(self) -> None:
         self.weights: dict[int, OfWeight] = {}
-        self.inputs: dict[tuple[int, int], OfInput] = {}
+        self.inputs: dict[tuple[int, int, torch.Size], OfInput] = {}
         self.tensors: dict[int, tuple[Any, int]] = {}
         self.read = False  # a value that comes from weights
 
@@ -177,11 +177,12 @@ class RepeatedCalls:
     def _input(
         self, line: int, given: Any, weight: Any, taken: list[Any], frames: list[FrameType]
     ) -> OfInput:
+        shape = given.shape  # slices of different lengths are no input for one layer
         if given._is_view() and given._base is not None:
             given = given._base  # each layer takes its slice
-        known = self.inputs.get((line, id(given)))
+        known = self.inputs.get((line, id(given), shape))
         if known is None or known.given() is not given:
-            known = self.inputs[line, id(given)] = OfInput(given)
+            known = self.inputs[line, id(given), shape] = OfInput(given)
         known.weights.add(id(weight))
         known.tensors.update(map(id, taken))
         known.calls.add(frames)

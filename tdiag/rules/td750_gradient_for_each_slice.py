@@ -1,0 +1,174 @@
+"""Backward makes a whole gradient for each slice
+
+## What it measures
+In the traced backward of one function: how often a tensor of one size is filled with zeros, and
+how often such a tensor is added to another. Both belong to slices (`x[:, t]`, `x[:, numbers]`) that
+are taken one by one from a larger tensor. Their time is scaled by clean step ÷ traced step. On a
+CPU only.
+
+## Why it is slow
+The gradient of a slice is a tensor as large as the whole, with zeros around the slice, and all
+these are added up. For n slices that is n times the work of one.
+
+## What to do
+Take all slices in one call: `for part in x.unbind(1)` instead of `x[:, t]` for each t,
+`x.split(...)` or `x.chunk(...)` for ranges. Where each slice has rows of its own, pick all of them
+by one `index_select` and split the result. Its backward writes the whole gradient once. Better
+still where the loop's work can be done for all slices in one call.
+
+## How the gain is computed
+From the time of the filling and adding, less what one whole gradient for each tensor takes: low
+end as in the measurement of the thresholds, which replaced slices by `unbind`; high end with room
+for the loop's own calls.
+
+## When this advice is wrong
+A loop that changes `x` in place between two slices cannot take them at once. If the slices overlap,
+some adding is left.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import NamedTuple
+
+from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.steps import Budget, TracedSteps
+from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import TAKING, Ops
+from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
+from tdiag.model.threshold import Threshold
+from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.examples import at, budget, traced
+from tdiag.units import duration, percent
+
+CODE = "TD750"
+NAME = "gradient-for-each-slice"
+CLASS = "compute"
+UNTRIED = "the slices must be taken otherwise"
+
+FILLS, ADDS = ("aten::fill_", "aten::zero_"), ("aten::add_", "aten::add")
+MIN_SLICES = Threshold(
+    3, "slices of a tensor", "By arithmetic: two gradients and their sum are the least that can be."
+)
+_MEASURED = (
+    "Measured, slices one by one against unbind, with backward, eight shapes, one core, torch 2.13:"
+)
+SAVED_LOW_FRAC = Threshold(
+    0.9, "of this time", f"{_MEASURED} the least (benchmarks/rule_constants.py td750)."
+)
+SAVED_HIGH_FRAC = Threshold(
+    1.5,
+    "of this time",
+    f"{_MEASURED} 1.22 the most (benchmarks/rule_constants.py td750); the rest is room for calls of"
+    " the loop, which go as well where one call computes for all slices.",
+)
+
+
+class Sliced(NamedTuple):
+    """Per step: tensors of this size that one function's backward fills with zeros, of how many
+    sliced tensors, and the time of filling and adding, ns, in the trace."""
+
+    at: Place
+    dims: tuple[int, ...]
+    fills: float
+    wholes: float
+    traced_ns: float
+
+    def wasted_ns(self) -> float:
+        """Without one gradient for each tensor."""
+        return self.traced_ns * (1 - self.wholes / self.fills)
+
+
+def check(budget: Budget, work: Work, traced: TracedSteps, ops: Ops | None) -> Found | None:
+    found = [] if budget.has_device else list(_sliced(work, ops))
+    if not found:
+        return None
+    clean = min(1.0, budget.step_ns / traced.mean_ns)
+    waste = min(sum(map(Sliced.wasted_ns, found)) * clean, held(budget, "backward"))
+    most = max(found, key=Sliced.wasted_ns)
+    each = most.fills / most.wholes
+    size = " × ".join(map(str, most.dims))
+    return Found(
+        summary=(
+            f"Backward fills and adds a gradient of {size} for each of {each:.0f} slices that are"
+            f" taken{where(most.at)}: {duration(waste)} ({percent(waste / budget.step_ns)} of the"
+            " step)."
+        ),
+        evidence=(
+            count("whole gradients filled with zeros", most.fills, "trace", "per_step"),
+            count("tensors that are sliced", most.wholes, "trace", "per_step"),
+            ns("filling and adding beyond one for each tensor", waste, "trace"),
+        ),
+        fix=Fix(
+            f"Take all slices{where(most.at)} in one call (unbind, split, or one index_select for"
+            " all): its backward writes one gradient.",
+            "review",
+            action="Take all slices in one call",
+            code="for part in x.unbind(1):  # not x[:, t] for each t\n    ...",
+        ),
+        gain=Gain(
+            waste * SAVED_LOW_FRAC,
+            waste * SAVED_HIGH_FRAC,
+            f"one call saves {SAVED_LOW_FRAC} to {SAVED_HIGH_FRAC} of the time of filling and"
+            " adding, and calls.",
+            ("forward", "loss", "backward"),
+        ),
+        at=most.at,
+    )
+
+
+def _sliced(work: Work, ops: Ops | None) -> Iterator[Sliced]:
+    groups: dict[tuple[Place | None, tuple[int, ...]], list[OpWork]] = defaultdict(list)
+    for op in work.ops:
+        if op.backward and op.name in FILLS + ADDS and op.dims[0]:
+            groups[op.at, op.dims[0]].append(op)
+    stacks = any(op.at for op in work.ops)
+    for (function, dims), members in groups.items():
+        fills = sum(op.count for op in members if op.name in FILLS)
+        # Of n gradients of one tensor, n - 1 are added to another.
+        adds = sum(op.count for op in members if op.name in ADDS and op.dims[:2] == (dims, dims))
+        wholes = max(1.0, fills - adds)
+        place = function if stacks or ops is None else _taking(fills, ops)
+        # One without a place of the user's is a library's own.
+        if place is not None and fills >= MIN_SLICES * wholes:
+            yield Sliced(place, dims, fills, wholes, sum(op.host_ns for op in members))
+
+
+def _taking(fills: float, ops: Ops) -> Place | None:
+    """Without stacks in the trace: the line that takes as many slices in a step, or next more."""
+    lines = [x for x in ops.lines if x.grad_calls]
+    taken = [(sum(x.names.get(name, 0.0) for name in TAKING), x.at) for x in lines]
+    return min(((n, at) for n, at in taken if n >= fills), default=(0.0, None), key=itemgetter(0))[
+        1
+    ]
+
+
+def fires() -> Evidence:
+    """A cell written out over 100 time steps, each with `x[:, t]`."""
+    return _recurrent(fills=100.0, adds=99.0)
+
+
+def clear() -> Evidence:
+    """The steps of ``x.unbind(1)``."""
+    return _recurrent(fills=1.0, adds=0.0)
+
+
+def _recurrent(fills: float, adds: float) -> Evidence:
+    whole = (64, 100, 256)
+
+    def op(name: str, *dims: tuple[int, ...], count: float, each_ns: float) -> OpWork:
+        return OpWork(name=name, dims=dims, dtype="float32", count=count, flops=0.0, moved=6.6e6,
+                      host_ns=count * each_ns, device_ns=None, at=at(44, "forward"),
+                      backward=True)  # fmt: skip
+
+    cells = op("aten::mm", (64, 256), (256, 256), count=100.0, each_ns=4e5)
+    step = budget(forward=40, loss=2, backward=110, optimizer=3)
+    made = (
+        op("aten::fill_", whole, count=fills, each_ns=3e5),
+        op("aten::add_", whole, whole, count=adds, each_ns=4e5),
+        cells,
+    )
+    return Evidence().add(step, traced(310), Work(ops=made, calls=600.0))
