@@ -48,7 +48,7 @@ class StartupSampler(PySpy):
         steps = any(process.boundary or process.window for process in processes)
         if self.request and (steps or now_s - self.asked_s > MOST_S):
             self._write(STOP)
-        elif not self.request and not steps and (imported := [p for p in processes if p.torch]):
+        elif not self.request and not steps and (imported := [p for p in processes if p.began]):
             first = min(imported, key=lambda process: process.began)
             if time.perf_counter_ns() - first.began > BEGIN_AFTER_S * 1e9:
                 self.request, self.asked_s = request(STARTUP, first.file.pid, 1), now_s

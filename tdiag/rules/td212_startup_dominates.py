@@ -132,16 +132,14 @@ def _of_run(startup: Startup) -> Iterator[Measure]:
 
 
 def _summary(startup: Startup, part: str, line: StackLine | None) -> str:
-    took = duration(startup.parts_ns[part])
-    text = f"The first step ended {duration(startup.total_ns)} after the start, {took} of it {part}"
+    text = f"The first step ended {duration(startup.total_ns)} after the start of the program"
     if startup.run_ns is not None:
-        text = (
-            f"Start-up takes {percent(startup.total_ns / startup.run_ns)} of the run's"
-            f" {duration(startup.run_ns)}, most of it in {part} ({took})"
-        )
+        share = percent(startup.total_ns / startup.run_ns)
+        text = f"Start-up takes {share} of the run's {duration(startup.run_ns)}"
     if line is None:
-        return f"{text}."
-    return f"{text}; {percent(line.self_frac)} of the samples are{where(line.at)} ({line.leaf})."
+        return f"{text}, most of it in {part} ({duration(startup.parts_ns[part])})."
+    share = percent(line.self_frac)
+    return f"{text}; {share} of the samples before that step are{where(line.at)} ({line.leaf})."
 
 
 def _of_line(line: StackLine) -> tuple[str, str]:

@@ -31,7 +31,6 @@ def sampler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartupSampler:
 def begin(folder: Path) -> Events:
     events = Events(folder)
     events.write("process", t=time.perf_counter_ns())
-    events.write("torch", version="2.13.0")
     return events
 
 

@@ -8,6 +8,7 @@ by hand (CONTRIBUTING, "Other versions").
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -81,12 +82,13 @@ def python(tmp_path: Path) -> Path:
 @pytest.fixture
 def busy(tmp_path: Path, python: Path) -> Iterator[subprocess.Popen[bytes]]:
     (tmp_path / "busy.py").write_text(BUSY)
-    child = subprocess.Popen([python, tmp_path / "busy.py"], stdout=subprocess.PIPE)
+    child = subprocess.Popen([python, tmp_path / "busy.py"], stdout=subprocess.PIPE,
+                             start_new_session=True)  # fmt: skip
     assert child.stdout is not None
     with child.stdout:
         child.stdout.readline()
         yield child
-        child.send_signal(signal.SIGTERM)
+        os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
