@@ -47,7 +47,6 @@ from tdiag.units import duration, percent
 CODE = "TD750"
 NAME = "gradient-for-each-slice"
 CLASS = "compute"
-UNTRIED = "the slices must be taken otherwise"
 
 FILLS, ADDS = ("aten::fill_", "aten::zero_"), ("aten::add_", "aten::add")
 MIN_SLICES = Threshold(
@@ -106,6 +105,7 @@ def check(budget: Budget, work: Work, traced: TracedSteps, ops: Ops | None) -> F
             f"Take all slices{where(most.at)} in one call (unbind, split, or one index_select for"
             " all): its backward writes one gradient.",
             "review",
+            "model.slices_at_once",
             action="Take all slices in one call",
             code="for part in x.unbind(1):  # not x[:, t] for each t\n    ...",
         ),

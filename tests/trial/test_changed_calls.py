@@ -112,6 +112,22 @@ for step in range(40):
     computed.append(not torch.equal(critic.weight.grad, before))
 """
 LEARNED = "(sum(computed[-8:]), (generator.weight.sum() + critic.weight.sum()).item())"
+SLICED = """
+import torch
+weight = torch.ones(4, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.0)
+seen = []
+for step in range(5):
+    x = (torch.arange(12.0).view(1, 3, 4) + step) * weight
+    x.retain_grad()
+    for t in range(3):
+        part = x[{index}]
+        seen.append(type(part.grad_fn).__name__)
+        part.square().sum().backward(retain_graph=True)
+    optimizer.step()
+def kinds():
+    return *seen[-3:], x.new_tensor(1.0).item(), len(seen) // 3
+"""
 LOADED = """
 import torch
 from torch.utils.data import DataLoader
@@ -146,6 +162,13 @@ loader = DataLoader(torch.ones(8), num_workers=2{order})
          "backward at script.py:10 computes no gradients for 9 parameters"),
         ("model.dropped_gradients=off", ADVERSARIAL.format(zero_grad="pass"), LEARNED,
          "(8, SUM)", "(8, SUM)", ""),
+        ("model.slices_at_once", SLICED.format(index=":, t"), "(*kinds(), float(x.grad.sum()))",
+         "('SelectBackward0', 'SelectBackward0', 'SelectBackward0', 1.0, 5, SUM)",
+         "('SelectBackward0', 'UnbindBackward0', 'UnbindBackward0', 1.0, 5, SUM)",
+         "slices at script.py:10 come from one unbind(1)"),
+        ("model.slices_at_once", SLICED.format(index=":, 0"), "(*kinds(), float(x.grad.sum()))",
+         "('SelectBackward0', 'SelectBackward0', 'SelectBackward0', 1.0, 5, SUM)",
+         "('SelectBackward0', 'SelectBackward0', 'SelectBackward0', 1.0, 5, SUM)", ""),
         ("loader.in_order=off", LOADED.format(order=""), "loader.in_order", "True", "False",
          "DataLoader at script.py:4: in_order True → False"),
         ("loader.in_order=off", LOADED.format(order=", in_order=False"), "loader.in_order",
