@@ -161,7 +161,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     """Time before the forward that no finding explains gets the class of its main line: the line
-    works on a core, or it waits."""
+    works on a core, or it waits, for something of the program that works, or for storage."""
     left = costs.unknown.get("prepare", 0.0)
     explained = left < MAJORITY_FRAC * budget.components_ns.get("prepare", 0)
     if explained or preparing_line(evidence, budget) is None:
@@ -170,7 +170,20 @@ def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     cpu = phases.cpu_ns.get("prepare") if phases else None
     wall = phases.wall_ns.get("prepare", 0.0) if phases else 0.0
     working = cpu is None or cpu > MAJORITY_FRAC * wall * undisturbed(evidence)
+    working = working or _cores_beside(evidence, budget) > MAJORITY_FRAC * budget.share("prepare")
     costs.add("cpu" if working else "io", costs.unknown.pop("prepare"))
+
+
+def _cores_beside(evidence: Evidence, budget: Budget) -> float:
+    """Cores that other threads and processes of the program use at least, on average: what it uses
+    without the training thread, and without torch's threads if they all help whenever it
+    computes."""
+    system, phases, threads = evidence.get(System), evidence.get(Phases), evidence.get(Threads)
+    if system is None or system.cores_used is None or phases is None or threads is None:
+        return 0.0
+    own = sum(phases.cpu_ns.values()) / budget.step_ns
+    computing = sum(map(budget.share, MODEL_PHASES))
+    return system.cores_used - own - computing * (threads.intra_op - 1)
 
 
 def _from_own_workers(costs: Costs, evidence: Evidence, budget: Budget) -> None:

@@ -22,6 +22,7 @@ from torch.utils.data._utils import fetch as _fetch
 from . import facts, fetches, places
 from .boundary import BATCH
 from .fetches import count_bytes, describe_loader
+from .iterators import OwnIterators, ready
 from .patches import RETURNS, STAYS, hidden
 from .procfs import ThreadCounters, kernel_ns, pool_threads
 from .record import MOST_VALUES, here
@@ -67,6 +68,7 @@ class LoaderWatch:
         self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, tdiag's wrapper
         # Called in a worker whose notebook cell or visit has ended.
         self.left: Callable[[], None] = probe.detach
+        self.own = OwnIterators(self)
         self.before = probe.guard(self.before_fetch)
         self.after = probe.guard(self.after_fetch)
 
@@ -80,6 +82,7 @@ class LoaderWatch:
         for fetcher in (_fetch._MapDatasetFetcher, _fetch._IterableDatasetFetcher):
             self.fetchers.append((fetcher, fetcher.fetch, self.wrap_fetch(fetcher.fetch)))
             patches.set(fetcher, "fetch", self.fetchers[-1][-1])
+        self.own.install()
         os.register_at_fork(after_in_child=self.listen)
 
     def wrap_init(self, original: Any) -> Any:
@@ -155,17 +158,18 @@ class LoaderWatch:
     def wrap_next(self, original: Any) -> Any:
         watch, marks, boundary = self, self.probe.marks, self.boundary
         put, log = marks.put, marks.log
+        own, begun = self.probe.guard(self.own.number), self.own.begun
 
         @functools.wraps(original)
         def following(self: Any) -> Any:
-            number = getattr(self, "tdiag_loader", None)
+            number = own(self) if self in begun else getattr(self, "tdiag_loader", None)
             if number is None or (here() != marks.thread and not marks.mine()):
                 watch.listen()
                 return original(self)
             full = len(log) > MOST_VALUES
-            ready = _ready(self) if getattr(self, "_num_workers", 0) else -1
+            held = ready(self) if getattr(self, "_num_workers", 0) else -1
             began = _wall()
-            if ready < 0 and began >= watch.due_ns:
+            if held < 0 and began >= watch.due_ns:
                 watch.listen()
             if not full:
                 put((NEXT_BEGIN, began, number))
@@ -173,9 +177,9 @@ class LoaderWatch:
                 batch = original(self)
             finally:
                 if not full:
-                    put((NEXT_END, _wall(), ready))
+                    put((NEXT_END, _wall(), held))
             boundary.batches += 1
-            boundary.starved = ready == 0
+            boundary.starved = held == 0
             marks.fed = True
             if boundary.rank <= BATCH or boundary.unreplayed is not None:
                 boundary.batch()
@@ -370,17 +374,6 @@ def pause_ns(age_ns: float, budget_ns: float) -> int:
     """ns until the next fetch is measured. Beyond the time budget, when the windows are over, this
     grows: a worker that lives for hours writes little more than one that lives for minutes."""
     return int(max(MEASURE_EVERY_NS, (age_ns - budget_ns) * PAUSE_FRAC))
-
-
-def _ready(iterator: Any) -> int:
-    """Batches already waiting in the queue; −1 if there is no queue or it cannot be read."""
-    queue = getattr(iterator, "_data_queue", None)
-    if queue is None:
-        return -1
-    try:
-        return int(queue.qsize())
-    except (NotImplementedError, OSError):  # macOS has no sem_getvalue
-        return -1
 
 
 def _timed_collate(original: Any, timing: dict[str, Any]) -> Any:

@@ -8,9 +8,12 @@ import threading
 import time
 from typing import Any
 
+from .wire import ENDED
+
 # Positions in /proc/…/io, whose lines have had this order since Linux 2.6.20.
 RCHAR, READ_BYTES = 1, 9
 MOST_THREADS = 64  # each costs some 10 µs to read, twice a window
+MOST_TASKS = 4 * MOST_THREADS
 _RUSAGE_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
@@ -29,18 +32,39 @@ def pool_threads() -> int | None:
 
 def python_threads_ns() -> dict[int, int]:
     """CPU time so far of the other threads that Python started, by native id; of those that the
-    system shows, and at most ``MOST_THREADS`` of them."""
+    system shows, and at most ``MOST_THREADS`` of them. ``ENDED``: of all threads of this process
+    that have ended, if it has few."""
     mine, found = threading.get_native_id(), {}
     for thread in threading.enumerate()[:MOST_THREADS]:
         tid = thread.native_id
         if tid is None or tid == mine:
             continue
-        try:
-            with open(f"/proc/self/task/{tid}/schedstat", "rb") as file:
-                found[tid] = int(file.read().split()[0])
-        except (OSError, ValueError, IndexError):
-            pass  # it has ended, or the system counts nothing
+        spent = _on_core_ns(tid)
+        if spent is not None:
+            found[tid] = spent
+    if found and (ended := _ended_ns()) is not None:
+        found[ENDED] = ended
     return found
+
+
+def _on_core_ns(tid: int | str) -> int | None:
+    try:
+        with open(f"/proc/self/task/{tid}/schedstat", "rb") as file:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None  # it has ended, or the system counts nothing
+
+
+def _ended_ns() -> int | None:
+    """What the process has spent and none of its threads has."""
+    try:
+        tids = os.listdir("/proc/self/task")
+    except OSError:
+        return None
+    if len(tids) > MOST_TASKS:
+        return None
+    spent = [_on_core_ns(tid) or 0 for tid in tids]
+    return max(0, time.process_time_ns() - sum(spent))
 
 
 def resident_bytes() -> int | None:

@@ -208,6 +208,8 @@ def syscalls_file(pid: int | str) -> str:
     return f"syscalls-{pid}.txt"
 
 
+ENDED = 0  # in place of a thread's id: all threads of the process that have ended
+
 # --- control/ -------------------------------------------------------------------------------------
 
 FINISH = "finish"  # the parent asks the probe to stop at the next step

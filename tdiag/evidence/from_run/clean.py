@@ -19,7 +19,7 @@ from tdiag.evidence.from_run.records import (
     WindowRecord,
 )
 from tdiag.evidence.steps import StepHistory, Steps
-from tdiag.probe.wire import BASELINE, PROFILED
+from tdiag.probe.wire import BASELINE, ENDED, PROFILED
 
 # The second pass comes later, lasts longer and is extended to whole epochs, so it is used alone
 # once it has this many steps: then two of them exceed the 90th percentile that is reported.
@@ -148,12 +148,15 @@ def queued_frac(lead: Process, clean: Clean) -> float | None:
 
 
 def beside_frac(lead: Process, clean: Clean) -> float | None:
-    """CPU time of the process's other Python threads in the clean windows ÷ their wall time; None
-    if not counted. Threads that ended within a window are not included."""
+    """CPU time of the process's other Python threads in the clean windows ÷ their wall time, with
+    those that ended in a window (a loader may start one for each epoch); None if not counted."""
     spent = wall = 0
     for begin, end in _windows(lead, clean):
         if begin.threads is not None and end.threads is not None:
             spent += sum(ns - begin.threads.get(tid, 0) for tid, ns in end.threads.items())
+            if ENDED in end.threads:  # with all that they had spent before
+                gone = begin.threads.keys() - end.threads.keys()
+                spent -= sum(begin.threads[tid] for tid in gone)
             wall += end.t - begin.t
     return spent / wall if wall > 0 else None
 
@@ -173,7 +176,8 @@ def blocked_frac(lead: Process, clean: Clean) -> float | None:
 
 def busy_threads(process: Process) -> dict[int, float] | None:
     """For each other thread that Python started, by native id, the cores that it used from the
-    first to the last window record that lists it; None if not counted."""
+    first to the last window record that lists it; None if not counted. ``ENDED``: all that had
+    ended."""
     seen: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for window in process.all(WindowRecord):
         for tid, ns in (window.threads or {}).items():

@@ -195,7 +195,8 @@ class WindowRecord(Record):
     why: str = ""
     cpu: int | None = None
     runq: int | None = None
-    threads: dict[int, int] | None = None  # CPU ns of Python's other threads, by native id
+    # CPU ns of Python's other threads, by native id; 0: of those that have ended.
+    threads: dict[int, int] | None = None
     step: int = 0
     allocated: int | None = None
     drained: int | None = None

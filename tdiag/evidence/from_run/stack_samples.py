@@ -31,6 +31,7 @@ from tdiag.frameworks import is_framework
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.probe.wire import (
+    ENDED,
     IN_PROCESS,
     PY_SPY,
     TACHYON,
@@ -165,7 +166,7 @@ def samples_in(file: Speedscope, lead: Process, processes: list[Process]) -> Sam
             training += samples_of(file, profile)
         elif pid == lead.pid:
             # One that sleeps is sampled as often as one that works: CPU time is the weight.
-            cores = 1.0 if busy is None or tid is None else busy.get(tid, 0.0)
+            cores = 1.0 if busy is None or tid is None else busy.get(tid, busy.get(ENDED, 0.0))
             for frames, weight in samples_of(file, profile):
                 if not_pythons(frames):
                     autograd.append((frames, weight))
