@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as _dataloader
 
 from .patches import hidden
-
-if TYPE_CHECKING:
-    from .loaders import LoaderWatch
 
 
 def ready(iterator: Any) -> int:
@@ -30,10 +27,12 @@ def ready(iterator: Any) -> int:
 class OwnIterators:
     """Such a class replaces ``__init__`` and ``__iter__``, but each of its iterators is one of
     torch's, whose ``__init__`` gets the loader before it starts workers; and each loader checks its
-    number of workers when it is made. ``begun``: iterators whose pass has begun here, with the
-    loader's number and whether it is the loader's first."""
+    number of workers when it is made.
 
-    def __init__(self, watch: LoaderWatch) -> None:
+    ``watch``: a LoaderWatch. ``begun``: iterators whose pass has begun here, with the loader's
+    number and whether it is the loader's first."""
+
+    def __init__(self, watch: Any) -> None:
         self.watch = watch
         self.begun: Any = weakref.WeakKeyDictionary()
 

@@ -8,7 +8,7 @@ its part, a cross entropy the rows that it does not ignore, a product with a col
 the rows that it leaves, any other call takes all of it. Of its input, a linear layer takes the rows
 that are taken of its result. A result counts if at most half of it is taken until the counted steps
 are over, in none of them more: a metric may read it after the step. A line counts if most of its
-time goes to such results.
+time goes to such results; where it is a smaller part, if that is a large part of the step.
 
 ## Why it is slow
 A language model's scores for all positions where only the last is read, or where most labels are
@@ -33,13 +33,15 @@ function, or a step that was not counted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
@@ -51,22 +53,49 @@ CLASS = "compute"
 UNTRIED = "the script must choose the rows before the layer"
 BY_WORK = True
 PHASES = ("forward", "loss")
+WORTH_REWRITING_FRAC = Threshold(
+    0.2,
+    "of the step",
+    "TensorFlow's input-pipeline analysis calls a program highly bound by something from 20 % of"
+    " the step on (kHighlyInfeedBoundThresholdInPercent). Less does not pay for a change inside a"
+    " model.",
+)
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
-    lines, spent = lines_of_part(phases, ops, stacks, _thrown_away_ns, PHASES)
+    large = WORTH_REWRITING_FRAC * budget.step_ns
+    return _found("Most", _mostly_thrown_ns, 0.0, budget, phases, ops, stacks) or _found(
+        "Part", lambda line: line.thrown_away_ns, large, budget, phases, ops, stacks
+    )
+
+
+def _mostly_thrown_ns(line: OpLine) -> float:
+    """Of lines that compute mostly what is thrown away: an index of the line's input saves it.
+    Where it is the smaller part (one block of several, a layer inside a module that also mixes
+    positions), the code inside must change."""
+    most = line.thrown_away_ns > MAJORITY_FRAC * line.elapsed_ns
+    return line.thrown_away_ns if most else 0.0
+
+
+def _found(
+    how_much: str, part: Callable[[OpLine], float], least_ns: float,
+    budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None,
+) -> Found | None:  # fmt: skip
+    lines, spent = lines_of_part(phases, ops, stacks, part, PHASES)
     total = sum(spent.values())
     if not total:
         return None
-    share = backward_share(lines, ops, _thrown_away_ns)
+    share = backward_share(lines, ops, part)
     backward = phases.wall_ns.get("backward", 0.0) * share
+    if total + backward < least_ns:
+        return None
     most = phases.wall_ns.get("backward", 0.0) * most_of_backward(share)
     worst = lines[0]
     at = worst.samples_at
     chosen = at if at and not same_function(worst.at, at) else None
     return Found(
         summary=(
-            f"Most of what is computed{where(worst.at)} in {worst.at.function} is never used:"
+            f"{how_much} of what is computed{where(worst.at)} in {worst.at.function} is never used:"
             f" {duration(total + backward)} with its backward"
             f" ({percent((total + backward) / budget.step_ns)})."
         ),
@@ -85,14 +114,6 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
         ),
         at=chosen or worst.at,
     )
-
-
-def _thrown_away_ns(line: OpLine) -> float:
-    """Of lines that compute mostly what is thrown away. Where it is the smaller part (one block of
-    several, a layer inside a module that also mixes positions), no index of the line's input
-    saves it."""
-    most = line.thrown_away_ns > MAJORITY_FRAC * line.elapsed_ns
-    return line.thrown_away_ns if most else 0.0
 
 
 def _of_positions(at: Place) -> Fix:

@@ -99,6 +99,17 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
     assert found["environment"]["framework"][0] == "transformers"
 
 
+@pytest.mark.parametrize("script", ["torchdata_stateful.py", "torchdata_nodes.py"])
+def test_torchdata(script: str, tmp_path: Path) -> None:
+    """A class with an iterator of its own; and threads that end with each epoch."""
+    needs("torchdata")
+    found = judged(run(tmp_path, script))
+    assert found["verdict"]["class"] == "cpu", found["verdict"]
+    text = (SCRIPTS / script).read_text().splitlines()
+    lines = [number for number, line in enumerate(text, start=1) if line.endswith("# HERE")]
+    assert found["findings"][0]["location"]["line"] in lines
+
+
 @pytest.mark.parametrize(
     ("script", "what", "code", "line", "setting"),
     [

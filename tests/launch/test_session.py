@@ -33,6 +33,19 @@ def test_the_record_tells_what_ran_and_how_it_ended(folder: Path) -> None:
     assert record["torch_version"].startswith("2.") and record["options"]["quiet"] is True
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_crash_after_tdiag_had_stopped_the_training_is_no_failure(
+    stopped: bool, folder: Path
+) -> None:
+    """Python may crash while it shuts down beside threads that still run (torchdata's nodes)."""
+    record = 'events.write("stop", t=events.now)\n' if stopped else ""
+    name = script(folder, f"events.step()\n{record}os.abort()\n", training=True)
+    outcome = launch(Target("script", name), QUIET)
+    assert outcome.code == (0 if stopped else 134)
+    assert any("SIGABRT" in note for note in outcome.notes)
+    assert any("while it shut down" in note for note in outcome.notes) is stopped
+
+
 def test_before_it_ends_the_record_has_no_end(folder: Path) -> None:
     name = script(folder, """
         import os, shutil

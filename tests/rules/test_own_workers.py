@@ -90,3 +90,18 @@ def test_a_cheaper_fetch_gives_its_part_of_the_cores_back(
     assert with_cores_back(gain, training(alone), step) == gain
     other = Gain(low_ms * MS, high_ms * MS, "More workers.", DATA_WAIT)
     assert with_cores_back(other, evidence, step) == other
+
+
+@pytest.mark.parametrize(("high_ms", "workers", "more_ms"), [(15, 0, 5), (30, 0, 10), (15, 1, 0)])
+def test_a_cheaper_fetch_leaves_less_garbage(high_ms: float, workers: int, more_ms: float) -> None:
+    """30 of 100 ms wait for a batch, and 10 more for collections in the fetch: at most in
+    proportion, because other work may make the objects."""
+    step = budget(data_wait_cpu=30, gc=10, forward=20, backward=40)
+    clean = replace(phases(data_wait=30, forward=20, backward=40), gc_in_wait_ns=10 * MS)
+    fed = loaders(num_workers=workers, load_ns=30 * MS, load_cpu_ns=30 * MS, runqueue_ns=0.0)
+    evidence = Evidence().add(step, clean, system(), fed, threads(2))
+    gain = Gain(1 * MS, high_ms * MS, "Less work.", DATA_WAIT, fetches=True)
+    found = with_cores_back(gain, evidence, step)
+    assert found.low_ns == 1 * MS
+    assert found.high_ns == pytest.approx((high_ms + more_ms) * MS)
+    assert ("gc" in found.components) is (more_ms > 0)
