@@ -264,6 +264,9 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     fetching = _collected_while_waiting(evidence, budget)
     if gathers(evidence.get(Phases), evidence.get(Calls), evidence.get(CallTrees)):
         waste = waste | {"evaluation": "rollout"}
+    loaders = evidence.get(Loaders)
+    if (train := loaders.train() if loaders else None) and train.reads_files:
+        waste = waste | {"data_wait_cpu": "io"}
     for name, ns in parts.items():
         if name in waste:
             costs.add(waste[name], ns - (fetching if name == "gc" else 0))

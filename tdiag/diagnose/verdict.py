@@ -45,9 +45,8 @@ GUESS_CONFIDENCE = Threshold(
     " than not.",
 )
 
-# Blocked in the dataset while nothing was read from storage: it waits for a service, a lock, a
-# sleep.
-BLOCKED = "waiting in the dataset for something other than storage"
+BLOCKED = "waiting in the dataset for something other than storage"  # a service, a lock, a sleep
+CACHED = "reading files that are in memory already (the page cache)"
 WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
@@ -163,10 +162,11 @@ def _words(
         return IN_THE_STEP
     loaders = evidence.get(Loaders)
     train = loaders.train() if loaders else None
+    if cls == "io" and budget.share("data_wait_cpu") > budget.share("data_wait_io"):
+        return CACHED
     if cls == "io" and "data_wait_io" not in budget.components_ns:
         return "waiting for something other than the CPU before the forward"
-    read = train.read_bytes if train is not None else None
-    if cls == "io" and train and read is not None and read < MIN_READ_BYTES:
+    if cls == "io" and train and train.read_bytes is not None and train.read_bytes < MIN_READ_BYTES:
         return WORDS[cls] if train.major_faults else BLOCKED
     return WORDS[cls]
 

@@ -3,8 +3,11 @@ model."""
 
 from __future__ import annotations
 
+import math
+
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
+from tdiag.model.threshold import MAJORITY_FRAC
 
 # Heuristic: a longer epoch is meant to be endless; at 1,000 samples per second it takes 11 days.
 ENDLESS_SAMPLES = 10**9
@@ -175,6 +178,8 @@ class Loader(Kind, frozen=True, kw_only=True):
     batch_bytes: float | None
     batch_dtypes: dict[str, float] | None  # bytes per batch by dtype
     drop_last: bool | None = None
+    # CPU time of loading that the kernel took, with that for reads from storage, per batch.
+    kernel_ns: float | None = None
     samples: float | None = None  # per batch fetched
     # Files that Python opened during a fetch, per batch, and by folder (the most frequent); files
     # that a library opens in C are not seen. ``opened_bytes``: mean size of some of the files.
@@ -197,6 +202,14 @@ class Loader(Kind, frozen=True, kw_only=True):
     sampler_class: str = ""  # class that chooses the samples; "" = unknown
     containers: tuple[Container, ...] = ()  # large ones, which the dataset holds
     pictures: Pictures | None = None  # None if Pillow decoded no JPEG
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether most of loading's CPU time copies files that are in memory already: it is the
+        kernel's, and ``read()`` returns at least what the batch holds."""
+        kernel, read = self.kernel_ns or 0.0, self.rchar_bytes or 0.0
+        mostly = kernel > MAJORITY_FRAC * (self.load_cpu_ns or 0.0)
+        return bool(kernel) and mostly and read >= (self.batch_bytes or math.inf)
 
     @property
     def streams(self) -> bool:

@@ -29,11 +29,13 @@ class OwnIterators:
     torch's, whose ``__init__`` gets the loader before it starts workers; and each loader checks its
     number of workers when it is made.
 
-    ``watch``: a LoaderWatch. ``begun``: iterators whose pass has begun here, with the loader's
+    ``watch``: a LoaderWatch. ``in_torchs``: torch's own ``__iter__`` runs, which the watch sees; a
+    class's own may call it. ``begun``: iterators whose pass has begun here, with the loader's
     number and whether it is the loader's first."""
 
     def __init__(self, watch: Any) -> None:
         self.watch = watch
+        self.in_torchs = False
         self.begun: Any = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
@@ -65,7 +67,9 @@ class OwnIterators:
             self.watch.made(loader)
 
     def _iterates(self, iterator: Any, loader: Any) -> None:
-        if type(loader).__iter__ is not DataLoader.__iter__ and self.watch.probe.marks.mine():
+        if self.in_torchs or type(loader).__iter__ is DataLoader.__iter__:
+            return
+        if self.watch.probe.marks.mine():
             new = loader not in self.watch.numbers
             self.begun[iterator] = self.watch.begin_pass(loader), new
 

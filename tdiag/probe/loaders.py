@@ -118,9 +118,11 @@ class LoaderWatch:
             number = watch.probe.guard(watch.begin_pass)(self) or 0
             began = _wall()
             put((NEXT_BEGIN, began, number))
+            watch.own.in_torchs = True
             try:
                 iterator = original(self)
             finally:
+                watch.own.in_torchs = False
                 put((NEXT_END, _wall(), ITERATOR_MADE))
             watch.probe.guard(watch.iterator_made)(iterator, number, _wall() - began, new)
             return iterator

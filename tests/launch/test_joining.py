@@ -195,22 +195,61 @@ def hostname(name: str) -> list[str]:
     return [str(tool), "--uts", "sh", "-c", set_it, name] if allowed else []
 
 
+def entry_point(tdiag: str, torchrun: str, port: str) -> str:
+    """The script of docs/clusters.md for a container that SageMaker starts, for this machine."""
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+    script = next(x for x in page.split("```") if "position=" in x).removeprefix("sh\n")
+    for theirs, here in (
+        ("$(python ", f"$({sys.executable} "),
+        ("tdiag run --run-dir s3://bucket/runs/$TRAINING_JOB_NAME", f"{tdiag} --run-dir run"),
+        ("torchrun ", f"{torchrun} "),
+        ("algo-1", "127.0.0.1"),
+        ("29500", port),
+    ):
+        assert theirs in script, theirs
+        script = script.replace(theirs, here)
+    return script
+
+
 @pytest.mark.training
-def test_two_machines_make_one_report_with_the_ranks_of_both(folder: Path) -> None:
-    """Each machine is a hostname of its own, with one rank, under a torchrun of its own."""
+@pytest.mark.parametrize("way", ["torchrun", "kubernetes", "sagemaker"])
+def test_two_machines_make_one_report_with_the_ranks_of_both(way: str, folder: Path) -> None:
+    """Each machine is a hostname of its own, with one rank, under a torchrun of its own: told by
+    options, by the variables of Kubernetes' training operator, or by those of SageMaker."""
     (folder / "train.py").write_text(CODE)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port = str(free.getsockname()[1])
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    tdiag = [sys.executable, "-m", "tdiag", "run", "--out", "run", "--sampler", "off", "--"]
-    job = [torchrun, "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1",
-           f"--master-port={port}"]  # fmt: skip
+    tdiag = [sys.executable, "-m", "tdiag", "run"]
+    options = ["--run-dir", "run", "--sampler", "off", "--", torchrun]
+    (folder / "run.sh").write_text(entry_point(" ".join(tdiag), torchrun, port))
+
+    def command(rank: int) -> list[str]:
+        if way == "sagemaker":
+            return ["sh", "run.sh", "--epochs", "3"]
+        if way == "kubernetes":
+            return [*tdiag, *options, "train.py"]
+        return [*tdiag, *options, "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1",
+                f"--master-port={port}", f"--node-rank={rank}", "train.py"]  # fmt: skip
+
+    def variables(rank: int) -> dict[str, str]:
+        hosts = json.dumps(["node-b", "node-a"])
+        return {
+            "kubernetes": {
+                "PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_NODE_RANK": str(rank),
+                "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port,
+            },
+            "sagemaker": {
+                "SM_HOSTS": hosts, "SM_CURRENT_HOST": f"node-{'ab'[rank]}", "SM_NUM_GPUS": "1",
+            },
+        }.get(way, {})  # fmt: skip
+
+    plain = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(NO_ROOF)}
     processes = [
         subprocess.Popen(
-            [*hostname(f"node-{'ab'[n]}"), *tdiag, *job, f"--node-rank={n}", "train.py"],
-            cwd=folder, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(NO_ROOF)},
+            [*hostname(f"node-{'ab'[n]}"), *command(n)],
+            cwd=folder, text=True, env=plain | variables(n),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         ) for n in range(2)
     ]  # fmt: skip

@@ -27,6 +27,10 @@ class Stateful(DataLoader):
         else:
             self._iterator = (Workers if self.num_workers else Single)(self)
         return self._iterator
+class Moving(DataLoader):
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch * 1
 class Single(dataloader._SingleProcessDataLoaderIter):
     def __next__(self):
         return super().__next__()
@@ -61,14 +65,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "options",
-    ["num_workers=0", "num_workers=1", "num_workers=1, persistent_workers=True"],
-    ids=["here", "workers", "kept"],
+    ("kind", "options"),
+    [
+        ("Stateful", "num_workers=0"),
+        ("Stateful", "num_workers=1"),
+        ("Stateful", "num_workers=1, persistent_workers=True"),
+        ("Moving", "num_workers=0"),  # calls torch's __iter__
+    ],
 )
-def test_waits_fetches_and_passes_are_seen(options: str, tmp_path: Path) -> None:
+def test_waits_fetches_and_passes_are_seen(kind: str, options: str, tmp_path: Path) -> None:
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "stateful.py").write_text(LIBRARY)
-    code = SCRIPT.replace("OPTIONS", options)
+    code = SCRIPT.replace("OPTIONS", options).replace("Stateful", kind)
     run = watch_code(tmp_path, code, windows=["baseline"], short=True)
     assert run.returncode == 0 and run.of("failure") == [], run.err
     evidence = run.evidence()
@@ -81,3 +89,5 @@ def test_waits_fetches_and_passes_are_seen(options: str, tmp_path: Path) -> None
     passes = run.of("iterator")
     assert len(passes) > 2 and {record["loader"] for record in passes} == {0}
     assert [record["new"] for record in passes] == [True] + [False] * (len(passes) - 1)
+    steps = max(record["i"] + record["n"] for record in run.of("steps"))
+    assert len(passes) in (steps // 8, steps // 8 + 1, steps // 8 + 2)

@@ -148,6 +148,7 @@ def _loader(
         runqueue_ns=_mean(f.runq for f in fetches),
         read_bytes=_mean(f.read for f in fetches),
         rchar_bytes=_mean(f.rchar for f in fetches),
+        kernel_ns=_mean(f.kernel for f in fetches),
         major_faults=_mean(f.majflt for f in fetches),
         batch_bytes=_mean(f.bytes for f in all_fetches),
         batch_dtypes={n: sum(d.get(n, 0) for d in weighed) / len(weighed) for n in names} or None,
