@@ -368,6 +368,11 @@ CASES = (
         gpu=Gpu(memory=100 << 20, allocated=95 << 20), planted=COMPUTE, fixed=COMPUTE,
     ),
     Case(
+        # Adam's state is twice the table: 6.4 MB.
+        "TD813", "compute", line="optimizer = ", script=LARGE_TABLE, fixed_script=SMALL_TABLE,
+        gpu=Gpu(memory=10_000_000, allocated=9_500_000), planted=COMPUTE, fixed=COMPUTE,
+    ),
+    Case(
         "TD809", "memory",
         planted=with_(convolution=(*GIVEN_BACK, Work(12_000, CONV))),
         fixed=COMPUTE,
