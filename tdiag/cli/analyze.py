@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdiag.cli.options import HourlyCost, Output
+from tdiag.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from tdiag.diagnose.trace_differences import TracedRun
@@ -64,7 +66,8 @@ def analyze(
         typer.Option(
             metavar="WHERE",
             help="Where to read several files: processes (this machine), dask://HOST:PORT or"
-            " ray://HOST:PORT, with a cluster whose workers see the files under the same paths.",
+            " ray://HOST:PORT, with a cluster whose workers see the files under the same paths or"
+            " behind the same URL.",
         ),
     ] = "processes",
     hourly_cost: HourlyCost = None,
@@ -78,7 +81,6 @@ def analyze(
     from tdiag.cli.html_page import chosen_format, say_where
     from tdiag.cli.streams import write
     from tdiag.diagnose.trace_differences import compare
-    from tdiag.errors import UsageError
     from tdiag.report import check_format
     from tdiag.report.of_comparison import document as compared
 
@@ -110,42 +112,62 @@ def analyze(
         say_where(named)
 
 
-def _here(paths: list[str], executor: str, stack: ExitStack) -> list[Path]:
-    """Each path, or the copy of a URL. Raises UsageError if a cluster could not see that copy."""
-    from tdiag.errors import UsageError
+def _here(paths: list[str], executor: str, stack: ExitStack) -> tuple[list[Path], dict[Path, str]]:
+    """Each path; of a URL its copy, or for a cluster, whose workers copy what they read, files that
+    stand for those behind it, with their URLs."""
     from tdiag.evidence.from_trace.executors import PROCESSES
     from tdiag.evidence.from_trace.trace_files import SUFFIXES
-    from tdiag.launch.remote import fetched, is_url
+    from tdiag.launch.remote import fetched, is_url, listed
 
-    if executor != PROCESSES and any(map(is_url, paths)):
-        raise UsageError(
-            "traces behind a URL are copied to this machine, where a cluster cannot see them",
-            "leave out --executor, or name a folder that all machines see",
-        )
-    return [
-        stack.enter_context(fetched(path, lambda name: name.endswith(SUFFIXES)))
-        if is_url(path)
-        else Path(path)
-        for path in paths
-    ]
+    found: list[Path] = []
+    urls: dict[Path, str] = {}
+    for path in paths:
+        if not is_url(path):
+            found.append(Path(path))
+        elif executor == PROCESSES:
+            found.append(stack.enter_context(fetched(path, lambda n: n.endswith(SUFFIXES))))
+        else:
+            here, there = stack.enter_context(listed(path, lambda n: n.endswith(SUFFIXES)))
+            found.append(here)
+            urls |= there
+    return found, urls
 
 
-def _read(paths: list[Path], executor: str) -> TracedRun:
+def _behind(path: Path, urls: Mapping[Path, str]) -> TracedFile | RunError:
+    """Runs in a cluster's worker: reads the file, or what lies behind the URL that it stands
+    for."""
+    from tdiag.evidence.from_trace.executors import read_alone
+    from tdiag.launch.remote import fetched
+
+    if path not in urls:
+        return read_alone(path)
+    try:
+        with fetched(urls[path]) as copy:
+            return read_alone(copy)
+    except RunError as error:
+        return error
+
+
+def _read(sources: tuple[list[Path], dict[Path, str]], executor: str) -> TracedRun:
     from tdiag.diagnose import diagnose
     from tdiag.diagnose.trace_differences import TracedRun
 
-    evidence = read_ranks(paths, executor)[1]
+    paths, urls = sources
+    read = partial(_behind, urls=urls) if urls else None
+    evidence = read_ranks(paths, executor, read)[1]
     return TracedRun(diagnose(evidence), evidence)
 
 
 def read_ranks(
-    paths: list[Path], executor: str = "processes"
+    paths: list[Path],
+    executor: str = "processes",
+    read: Callable[[Path], TracedFile | RunError] | None = None,
 ) -> tuple[dict[int, TracedFile], Evidence]:
-    """The readable traces by rank, and the evidence of their job.
+    """The readable traces by rank, and the evidence of their job. ``read``: how a cluster's worker
+    reads a file, if not from its path.
 
     Raises RunError if no trace can be read, UsageError if they are not the ranks of one job.
     """
-    from tdiag.errors import RunError, UsageError
     from tdiag.evidence.from_trace.executors import PROCESSES, read_many
     from tdiag.evidence.from_trace.ranks_of_traces import merge_ranks
     from tdiag.evidence.from_trace.trace_files import find_traces, or_error, unrelated
@@ -155,18 +177,18 @@ def read_ranks(
         if len(files) == 1 and executor == PROCESSES:
             results = [or_error(files[0], progress)]
         else:
-            results = read_many(files, executor, progress)
+            results = read_many(files, executor, progress, read)
     errors = [found for found in results if isinstance(found, RunError)]
-    read = [found for found in results if not isinstance(found, RunError)]
-    if not read:
+    whole = [found for found in results if not isinstance(found, RunError)]
+    if not whole:
         raise errors[0]
-    by_rank = {_rank(found, index): found for index, found in enumerate(read)}
-    if len(by_rank) < len(read):
+    by_rank = {_rank(found, index): found for index, found in enumerate(whole)}
+    if len(by_rank) < len(whole):
         raise UsageError(
             "these traces are not the ranks of one job: some have the same rank number",
             "analyze them one by one, or compare two with --against",
         )
-    if why := unrelated(read):
+    if why := unrelated(whole):
         raise UsageError(
             f"these traces are not the ranks of one job: {why}",
             "analyze them one by one, or compare two with --against",

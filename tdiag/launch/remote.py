@@ -112,6 +112,13 @@ class Folder:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 self.fs.get_file(self._at(part, name), str(file))
 
+    def names(self, wanted: Callable[[str], bool] = bool) -> list[str]:
+        """The names of the files there, relative to the folder; of a file "" alone."""
+        with self._told():
+            if self.fs.isfile(self.root):
+                return [""]
+            return [name for name in self._names("") if wanted(name)]
+
     def copy_file(self, here: Path) -> Path | None:
         """If the URL names a file, its copy in this folder."""
         with self._told():
@@ -188,6 +195,24 @@ def fetched(url: str, wanted: Callable[[str], bool] = bool) -> Iterator[Path]:
                 if not (here / entry.name).exists():
                     entry.rename(here / entry.name)
         yield here
+
+
+@contextmanager
+def listed(
+    url: str, wanted: Callable[[str], bool] = bool
+) -> Iterator[tuple[Path, dict[Path, str]]]:
+    """What the URL names, without copying it: a temporary file, or a folder of files, all of them
+    empty, and the URL of each file."""
+    folder = Folder(url)
+    with tempfile.TemporaryDirectory(prefix="tdiag-") as temporary:
+        here = Path(temporary) / (PurePosixPath(folder.root).name or "traces")
+        there = {here / name: f"{folder.url}/{name}".rstrip("/") for name in folder.names(wanted)}
+        if not there:
+            raise RunError(f"{url} contains nothing that can be read", "check the URL")
+        for file in there:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        yield here, there
 
 
 def _began(record: Path) -> int:

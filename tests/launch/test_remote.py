@@ -194,8 +194,6 @@ def test_traces_behind_a_url_are_analyzed(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, ["analyze", url, "--json"])
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["verdict"]["class"] == "input"
-    done = CliRunner().invoke(app, ["analyze", f"file://{tmp_path}/far", "--executor", "dask://"])
-    assert isinstance(done.exception, UsageError)
 
 
 def test_a_folder_that_is_made_is_never_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

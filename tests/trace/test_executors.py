@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tdiag.cli.analyze import _behind, _here, _read
 from tdiag.diagnose import diagnose
 from tdiag.errors import RunError, UsageError
 from tdiag.evidence.from_trace import trace_files
@@ -121,6 +124,33 @@ def test_two_workers_give_the_same_bytes_though_one_is_killed(
     assert mark.exists()
     assert report(found) == serial(files)
     assert isinstance(found[5], RunError) and "rank9.json" in found[5].message
+
+
+@pytest.mark.training
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("named", ["folder", "files"])
+def test_workers_copy_what_lies_behind_a_url(
+    named: str, files: list[Path], tmp_path: Path, dask: str
+) -> None:
+    urls = [f"file://{tmp_path}"] if named == "folder" else [f"file://{file}" for file in files]
+    with ExitStack() as stack:
+        paths, there = _here(urls, dask, stack)
+        assert len(there) == 5 and not any(path.stat().st_size for path in there)
+        found = json.loads(encode(_read((paths, there), dask).diagnosis))
+    expected = json.loads(serial(files))
+    for part in ("verdict", "budget", "findings", "ranks"):
+        assert found[part] == expected[part]
+
+
+def test_a_url_behind_which_nothing_lies_is_one_message(tmp_path: Path) -> None:
+    with ExitStack() as stack, pytest.raises(RunError, match="contains nothing that can be read"):
+        _here([f"file://{tmp_path}"], "dask://", stack)
+    file = write(tmp_path / "rank0.json", steps(0.0))
+    with ExitStack() as stack:
+        _, there = _here([f"file://{tmp_path}"], "dask://", stack)
+        file.unlink()
+        gone = _behind(next(iter(there)), there)
+    assert isinstance(gone, RunError)
 
 
 @pytest.mark.training
