@@ -78,6 +78,7 @@ def check(
         typer.Option(metavar="PATH", help="Python interpreter of the script's environment."),
     ] = None,
     format: GateFormat = "terminal",
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     output: Output = None,
     history: Annotated[
         Path | None,
@@ -100,6 +101,7 @@ def check(
     """
     from tdiag.cli.conclude import open_output
     from tdiag.cli.defaults import typed
+    from tdiag.cli.html_page import chosen_format
     from tdiag.cli.publish import put
     from tdiag.cli.streams import say
     from tdiag.duel.estimate import Looks
@@ -120,7 +122,8 @@ def check(
                          "tdiag check train.py --against origin/main")  # fmt: skip
     if update and baseline is None:
         raise UsageError("--update needs the file to write: --baseline FILE")
-    check_format(format)
+    chosen = chosen_format(format, json=json, html=False)
+    check_format(chosen)
     if history is not None and update:
         raise UsageError(
             "--update runs no check, so --history has nothing to record", "leave out one of them"
@@ -158,7 +161,7 @@ def check(
         if history is not None:
             kind: Literal["baseline", "revision"] = "revision" if against else "baseline"
             append(history, record_of(outcome, kind, before))
-        put(outcome, format, file)
+        put(outcome, chosen, file)
     raise typer.Exit(0 if soft else outcome.exit_code)
 
 

@@ -28,6 +28,7 @@ def compare(
     max_growth: MaxGrowth = "5%",
     soft: Soft = False,
     format: GateFormat = "terminal",
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     output: Output = None,
 ) -> None:
     """Compare two finished runs: exact work counters, rough step times.
@@ -38,15 +39,17 @@ def compare(
     """
     from tdiag.cli.check import share
     from tdiag.cli.conclude import open_output
+    from tdiag.cli.html_page import chosen_format
     from tdiag.cli.publish import put
     from tdiag.gate.offline import RUN_TO_RUN, compare_runs
     from tdiag.launch.rundir import find
     from tdiag.report import check_format
 
-    check_format(format)
+    chosen = chosen_format(format, json=json, html=False)
+    check_format(chosen)
     threshold = share(max_regression, "--max-regression") if max_regression else RUN_TO_RUN
     with open_output(output) as file:
         tolerance = share(max_growth, "--max-growth")
         outcome = compare_runs(find(before), find(now), threshold, tolerance)
-        put(outcome, format, file)
+        put(outcome, chosen, file)
     raise typer.Exit(0 if soft else outcome.exit_code)

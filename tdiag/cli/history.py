@@ -19,6 +19,7 @@ def history(
     format: Annotated[
         str, typer.Option("--format", "-f", help="terminal, html, json, line or markdown.")
     ] = "terminal",
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     html: Annotated[bool, typer.Option("--html", help="Short for --format html.")] = False,
     output: Annotated[
         Path | None,
@@ -43,7 +44,7 @@ def history(
     from tdiag.report import check_format, render
     from tdiag.units import plural
 
-    chosen = chosen_format(format, json=False, html=html)
+    chosen = chosen_format(format, json=json, html=html)
     check_format(chosen)
     records, broken = read(file)
     if broken:

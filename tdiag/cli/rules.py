@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -13,9 +15,14 @@ HEADER = ("code", "class", "name", "proven by", "needs")
 WIDE = 120  # characters for all columns; in a narrower terminal "needs" goes on its own line
 
 
-def rules() -> None:
+def rules(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the table as JSON on stdout.")
+    ] = False,
+) -> None:
     """List every rule: code, class, name, evidence it needs."""
     import sys
+    from json import dumps
 
     from rich.console import Console
 
@@ -23,6 +30,11 @@ def rules() -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 1000)  # piped: one line per rule
     rows = [_row(rule) for rule in all_rules()]
+    if json:
+        keys = [name.replace(" ", "_") for name in HEADER]
+        table = [dict(zip(keys, row, strict=True)) for row in rows]
+        sys.stdout.write(f"{dumps(table, indent=2)}\n")
+        return
     widths = [max(len(row[i]) for row in (HEADER, *rows)) for i in range(len(HEADER) - 1)]
     _line(console, HEADER, widths, "bold")
     for row in rows:

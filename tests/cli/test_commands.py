@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,18 @@ def test_explain_finds_rules_by_what_they_speak_of(tmp_path: Path) -> None:
     assert "TD801" not in found
     every = tdiag("explain", cwd=tmp_path).stdout
     assert "loader-short-of-workers" in every and "pageable-copies" in every
+
+
+def test_doctor_and_rules_speak_to_programs(tmp_path: Path) -> None:
+    from tdiag.rules.catalogue import all_rules
+
+    checks = json.loads(tdiag("doctor", "--json", cwd=tmp_path).stdout)
+    assert {"torch", "py-spy attach", "memory"} <= {check["name"] for check in checks}
+    assert next(check for check in checks if check["name"] == "torch")["ok"] is True
+    table = json.loads(tdiag("rules", "--json", cwd=tmp_path).stdout)
+    assert [row["code"] for row in table] == [rule.code for rule in all_rules()]
+    row = next(row for row in table if row["code"] == "TD201")
+    assert row["proven_by"] == "loader.num_workers" and "Loaders" in row["needs"]
 
 
 def test_rules_lists_every_rule_with_its_needs(tmp_path: Path) -> None:
