@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tdiag.diagnose.costs import HIGH_FRAC, undisturbed
+from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.verdict import BLOCKED, GUESS_CONFIDENCE, WORDS
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.store import Evidence
@@ -19,7 +19,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.model.watched import Activity, Fetching, Watched
 from tdiag.rules.base import where
-from tdiag.rules.thresholds import MIN_SAMPLES
+from tdiag.rules.thresholds import HIGH_FRAC, MIN_SAMPLES
 from tdiag.units import percent, plural
 
 _COMPUTING = ("forward", "backward", "optimizer")

@@ -17,14 +17,14 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
-from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import MODEL_PHASES, held, known_to
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
 from tdiag.rules.log_lines import written_in_forward
 from tdiag.rules.own_workers import taken_by_workers
-from tdiag.rules.thresholds import MIN_SAMPLES
+from tdiag.rules.thresholds import HIGH_FRAC, MIN_SAMPLES
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for data,
 # and a device that the host leaves idle. The member class determines the fix.
@@ -53,12 +53,6 @@ _WASTE = {
 _WASTE_WITH_DEVICE = {"optimizer": "overhead", "other": "overhead"}
 # Work of the host that findings explain first.
 _FOR_LINES = ("prepare", "cpu_ops")
-HIGH_FRAC = Threshold(
-    0.20,
-    "of the step",
-    "TensorFlow's input-pipeline analysis calls a program highly bound by something from 20 % of"
-    " the step on (kHighlyInfeedBoundThresholdInPercent).",
-)
 CROWDED = "other programs kept the cores busy"  # a doubt about the time that calls take
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from tdiag.diagnose.costs import HIGH_FRAC, family_of
+from tdiag.diagnose.costs import family_of
 from tdiag.diagnose.engine import rank
 from tdiag.diagnose.together import together
 from tdiag.diagnose.verdict import TIE_FRAC, WORDS
@@ -15,6 +15,7 @@ from tdiag.model.diagnosis import Diagnosis, Finding, MeasuredGain, Verdict, Ver
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.model.trials import Trials, Tried
 from tdiag.rules.catalogue import all_rules
+from tdiag.rules.thresholds import HIGH_FRAC
 
 # Class or family → the ceiling that leaves out its cost.
 _CEILINGS = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdiag.diagnose.blind import blind
-from tdiag.diagnose.costs import CROWDED, HIGH_FRAC, Costs, family_of, undisturbed, weigh
+from tdiag.diagnose.costs import CROWDED, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, unknown_work, why_unknown
 from tdiag.diagnose.main_line import (
     fetched_by,
@@ -28,7 +28,7 @@ from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.diagnosis import Finding, Roofline, Verdict
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.td101_fetch_blocked_on_storage import MIN_READ_BYTES
-from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC
+from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, HIGH_FRAC
 from tdiag.units import count as counted
 from tdiag.units import duration
 

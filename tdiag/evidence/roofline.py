@@ -11,6 +11,9 @@ from collections.abc import Callable
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 
+# Ops that a slice's backward is made of: a whole gradient of zeros, and the sum with another.
+FILLS, ADDS = ("aten::fill_", "aten::zero_"), ("aten::add_", "aten::add")
+
 
 class OpWork(Kind, frozen=True, kw_only=True):
     """One op of one shape, per step. ``flops``: multiplications and additions of all its calls, for

@@ -30,7 +30,6 @@ from tdiag.sample.system import SystemSampler
 
 INJECT = Path(tdiag.__file__).parent / "probe" / "inject"
 LOOK_EVERY_S = 0.5
-CRASHES = (signal.SIGABRT, signal.SIGSEGV)  # of a Python that shuts down beside running threads
 MOST_FAULTS = 3  # faults of the probe shown in the report; all are in events/
 
 SAMPLERS = (wire.PY_SPY, wire.IN_PROCESS, wire.OFF)
@@ -218,15 +217,15 @@ class _Session:
         by_tdiag = ended.signal == signal.SIGTERM and self.progress.forced()
         hung = bool(self.watchdog.ended) and not self.progress.stopped()
         as_told = replace(ended, signal=None, code=0)  # tdiag ended it, not the script
-        crashed = ended.signal if ended.signal in CRASHES and self.progress.stopped() else None
-        if (by_tdiag or self.watchdog.ended or crashed) and not hung:
+        aborted = ended.signal == signal.SIGABRT and self.progress.stopped()
+        if (by_tdiag or self.watchdog.ended or aborted) and not hung:
             ended = as_told
         notes = closing_notes(as_told if hung else ended, self.progress)
-        if crashed:
+        if aborted:
             notes.append(
-                f"the program was killed by {signal.Signals(crashed).name} while it shut down after"
-                " tdiag had stopped the training, perhaps because threads of it still ran; a script"
-                " that leaves its loop early may end so without tdiag, too"
+                "the program was killed by SIGABRT while it shut down after tdiag had stopped the"
+                " training, perhaps because threads of it still ran; a script that leaves its loop"
+                " early may end so without tdiag, too"
             )
         notes += [self.broken] if self.broken else []
         notes += [self.ranks.stands] if self.ranks.stands else []

@@ -125,11 +125,18 @@ def _attribute_set(places: Sequence[Place | None]) -> Place | None:
             if isinstance(name, ast.Name)
         }
         for node in ast.walk(tree) if tree else ():
-            if isinstance(node, ast.Assign) and any(
-                isinstance(target, ast.Attribute)
-                and target.attr == "requires_grad"
-                and getattr(target.value, "id", "") not in of_parameters
-                for target in node.targets
+            unfreezes = (
+                isinstance(value := getattr(node, "value", None), ast.Constant) and value.value
+            )
+            if (
+                isinstance(node, ast.Assign)
+                and not unfreezes
+                and any(
+                    isinstance(target, ast.Attribute)
+                    and target.attr == "requires_grad"
+                    and getattr(target.value, "id", "") not in of_parameters
+                    for target in node.targets
+                )
             ):
                 around = innermost(tree, (ast.FunctionDef, ast.AsyncFunctionDef), node.lineno)
                 return Place(file=file, line=node.lineno, function=getattr(around, "name", ""))

@@ -41,10 +41,11 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC, Threshold
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
+from tdiag.rules.thresholds import HIGH_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD728"
@@ -53,17 +54,10 @@ CLASS = "compute"
 UNTRIED = "the script must choose the rows before the layer"
 BY_WORK = True
 PHASES = ("forward", "loss")
-WORTH_REWRITING_FRAC = Threshold(
-    0.2,
-    "of the step",
-    "TensorFlow's input-pipeline analysis calls a program highly bound by something from 20 % of"
-    " the step on (kHighlyInfeedBoundThresholdInPercent). Less does not pay for a change inside a"
-    " model.",
-)
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
-    large = WORTH_REWRITING_FRAC * budget.step_ns
+    large = HIGH_FRAC * budget.step_ns
     return _found("Most", _mostly_thrown_ns, 0.0, budget, phases, ops, stacks) or _found(
         "Part", lambda line: line.thrown_away_ns, large, budget, phases, ops, stacks
     )

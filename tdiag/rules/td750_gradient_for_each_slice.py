@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
-from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.roofline import ADDS, FILLS, OpWork, Work
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import TAKING, Ops
@@ -47,7 +47,6 @@ CODE = "TD750"
 NAME = "gradient-for-each-slice"
 CLASS = "compute"
 
-FILLS, ADDS = ("aten::fill_", "aten::zero_"), ("aten::add_", "aten::add")
 MIN_SLICES = Threshold(
     3, "slices of a tensor", "By arithmetic: two gradients and their sum are the least that can be."
 )
@@ -143,9 +142,8 @@ def _taking(fills: float, ops: Ops) -> Place | None:
     """Without stacks in the trace: the line that takes as many slices in a step, or next more."""
     lines = [x for x in ops.lines if x.grad_calls]
     taken = [(sum(x.names.get(name, 0.0) for name in TAKING), x.at) for x in lines]
-    return min(((n, at) for n, at in taken if n >= fills), default=(0.0, None), key=itemgetter(0))[
-        1
-    ]
+    enough = [(number, at) for number, at in taken if number >= fills]
+    return min(enough, key=itemgetter(0))[1] if enough else None
 
 
 def fires() -> Evidence:

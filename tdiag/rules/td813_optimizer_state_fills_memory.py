@@ -93,6 +93,7 @@ def check(
 
 
 def _sharded(optimizer: Optimizer, ranks: int, freed: float) -> Fix:
+    torchs = "torch.optim." if optimizer.name in EIGHT_BITS else ""
     return Fix(
         f"Let each of the {ranks} ranks keep a part of the state{where(optimizer.created_at)}:"
         f" {SHARDS} with DistributedDataParallel, or fully_shard (FSDP2), which also shards weights"
@@ -102,7 +103,7 @@ def _sharded(optimizer: Optimizer, ranks: int, freed: float) -> Fix:
         code=(
             f"from torch.distributed.optim import {SHARDS}\n\n"
             f"optimizer = {SHARDS}(\n"
-            f"    model.parameters(), optimizer_class=torch.optim.{optimizer.name}, lr=lr\n)"
+            f"    model.parameters(), optimizer_class={torchs}{optimizer.name}, lr=lr\n)"
         ),
     )
 

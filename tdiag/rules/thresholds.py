@@ -15,6 +15,12 @@ USABLE_MEMORY_FRAC = Threshold(
     "vLLM plans with as much (gpu_memory_utilization: 0.9 for years, 0.92 in its newest releases);"
     " the last tenth is for peaks and fragmentation.",
 )
+HIGH_FRAC = Threshold(
+    0.20,
+    "of the step",
+    "TensorFlow's input-pipeline analysis calls a program highly bound by something from 20 % of"
+    " the step on (kHighlyInfeedBoundThresholdInPercent).",
+)
 FREED_MEMORY_FRAC = Threshold(
     0.25,
     "of the memory in use",

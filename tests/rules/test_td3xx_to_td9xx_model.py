@@ -91,8 +91,8 @@ def correct(model):
     for p in model.parameters():
         p.requires_grad = False
 
-def freeze(module):
-    module.eval()
+def freeze(module, head):
+    head.requires_grad = True
     module.requires_grad = False
 """
 

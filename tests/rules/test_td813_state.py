@@ -54,7 +54,9 @@ def test_ranks_that_repeat_it_share_it() -> None:
     job = environment(device="NVIDIA A100", device_count=1, world_size=4)
     found = judged(job, DDP, name="Lion")
     assert isinstance(found, Finding)
-    assert "ZeroRedundancyOptimizer" in found.fix.code and "fully_shard" in found.fix.text
+    assert "optimizer_class=Lion" in found.fix.code and "fully_shard" in found.fix.text
+    adam = judged(job, DDP)
+    assert isinstance(adam, Finding) and "optimizer_class=torch.optim.AdamW" in adam.fix.code
     alone = judged(job)  # sharded by something else, or each rank trains a model of its own
     assert isinstance(alone, Finding) and "8 bits" in alone.fix.text
 

@@ -13,7 +13,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from tdiag.evidence.device import Sync, SyncLine, SyncLines, Syncs, Transfers
-from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.roofline import ADDS, FILLS, OpWork, Work
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import TAKING, OpLine, Ops
 from tdiag.model.place import Place
@@ -26,8 +26,6 @@ PRODUCTS = {
     "attention": re.compile("attention"),
     "mm": re.compile(r"^(linear|matmul|__r?matmul__|mm|bmm|addmm|baddbmm|einsum|bilinear)$"),
 }
-# The backward of what takes a slice fills a gradient with zeros and adds it to others.
-GRADIENTS = ("aten::fill_", "aten::zero_", "aten::add_", "aten::add")
 
 
 def pinpoint(evidence: Evidence) -> None:
@@ -94,7 +92,7 @@ def _reads(line: OpLine) -> bool:
 
 def _makes(op: OpWork, line: OpLine) -> bool:
     """Whether one of the line's calls became this op, or this op of its backward."""
-    if op.backward and op.name in GRADIENTS:
+    if op.backward and op.name in FILLS + ADDS:
         return bool(TAKING & line.names.keys()) and line.grad_calls > 0
     names = next((names for part, names in PRODUCTS.items() if part in op.name), None)
     return names is not None and any(map(names.search, line.names))
