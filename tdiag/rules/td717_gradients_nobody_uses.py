@@ -125,12 +125,9 @@ def _attribute_set(places: Sequence[Place | None]) -> Place | None:
             if isinstance(name, ast.Name)
         }
         for node in ast.walk(tree) if tree else ():
-            unfreezes = (
-                isinstance(value := getattr(node, "value", None), ast.Constant) and value.value
-            )
             if (
                 isinstance(node, ast.Assign)
-                and not unfreezes
+                and ast.unparse(node.value) != "True"
                 and any(
                     isinstance(target, ast.Attribute)
                     and target.attr == "requires_grad"

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
+from tdiag.diagnose.costs import _cores_beside
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases, Steps
@@ -24,6 +25,7 @@ from tdiag.rules.examples import (
     stack,
     stacks,
     system,
+    threads,
 )
 
 STEP = {"prepare": 40.0, "forward": 20.0, "backward": 35.0, "optimizer": 5.0}
@@ -80,3 +82,13 @@ def test_a_loop_that_makes_its_batches_itself_is_no_wait() -> None:
     assert made is not None and not made.made_beside
     finding = found("TD214", evidence)
     assert finding is not None and "in the loop" in finding.summary
+
+
+@pytest.mark.parametrize(("cores_used", "beside"), [(1.9, 1.88), (0.7, 0.68)])
+def test_cores_that_the_program_uses_beside_the_training_thread(
+    cores_used: float, beside: float
+) -> None:
+    """Threads that Python has not started make the batches: only the cores show it. The training
+    thread is on a core for 2 of 100 ms."""
+    evidence = seen(None).add(system(cores_used=cores_used), threads(1))
+    assert _cores_beside(evidence, budget(**STEP)) == pytest.approx(beside)

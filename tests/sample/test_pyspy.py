@@ -41,8 +41,13 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    (tmp_path / "busy.py").write_text(BUSY)
-    child = subprocess.Popen([sys.executable, str(tmp_path / "busy.py")], stdout=subprocess.PIPE,
+    yield from busy_process(tmp_path, sys.executable)
+
+
+def busy_process(folder: Path, python: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a forked child, both at work; both end with the test."""
+    (folder / "busy.py").write_text(BUSY)
+    child = subprocess.Popen([python, str(folder / "busy.py")], stdout=subprocess.PIPE,
                              start_new_session=True)  # fmt: skip
     assert child.stdout is not None
     with child.stdout:

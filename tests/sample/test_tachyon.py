@@ -8,9 +8,7 @@ by hand (CONTRIBUTING, "Other versions").
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -25,7 +23,7 @@ from tdiag.probe.wire import PY_SPY, TACHYON
 from tdiag.sample import pyspy, tachyon
 from tdiag.sample.pyspy import PySpy
 from tests.launch.harness import wait_for
-from tests.sample.test_pyspy import BUSY, PERMISSION, answer, ask, fake
+from tests.sample.test_pyspy import PERMISSION, answer, ask, busy_process, fake
 
 REMOTE = """
 import contextlib, pathlib
@@ -81,15 +79,7 @@ def python(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def busy(tmp_path: Path, python: Path) -> Iterator[subprocess.Popen[bytes]]:
-    (tmp_path / "busy.py").write_text(BUSY)
-    child = subprocess.Popen([python, tmp_path / "busy.py"], stdout=subprocess.PIPE,
-                             start_new_session=True)  # fmt: skip
-    assert child.stdout is not None
-    with child.stdout:
-        child.stdout.readline()
-        yield child
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    yield from busy_process(tmp_path, str(python))
 
 
 @pytest.fixture
