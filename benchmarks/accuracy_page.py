@@ -172,7 +172,7 @@ def of_nothing(rows: list[Row]) -> list[str]:
 
 
 def close(row: Row) -> bool:
-    return bool(row["speedup"]) and abs(row["speedup"] / row["measured"] - 1) <= CLOSE
+    return bool(abs(row["speedup"] / row["measured"] - 1) <= CLOSE)
 
 
 def may_be_close(row: Row) -> bool:
@@ -196,12 +196,14 @@ def of_twins(rows: list[Row], predictions: list[Row]) -> list[str]:
                  f"{row['measured']:.2f} ({_span(row['span'])})", ratio,
                  _span(predicted.get(row["name"]) or ()))  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    known = [row["speedup"] / row["measured"] for row in done if row["speedup"]]
-    off = f" Off by {times(known):.2f}× in the median." if known else ""
+    tried = [row for row in done if row["speedup"]]
+    off = times(row["speedup"] / row["measured"] for row in tried)
+    apart = f" Not applied, and not counted: {len(done) - len(tried)}." if tried != done else ""
     return [
         *lines, "",
-        f"Within 10 % of the fix by hand: {sum(map(close, done))} of {len(done)} (target: 90 %)."
-        f" As far as the intervals tell: {sum(map(may_be_close, done))}.{off} {idle(done)}",
+        f"Within 10 % of the fix by hand: {sum(map(close, tried))} of {len(tried)} (target: 90 %)."
+        f" As far as the intervals tell: {sum(map(may_be_close, tried))}. Off by {off:.2f}× in the"
+        f" median.{apart} {idle(done)}",
     ]  # fmt: skip
 
 

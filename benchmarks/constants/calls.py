@@ -142,7 +142,7 @@ def layers() -> Figures:
     return figures
 
 
-@measures(fixed_cost__BACKWARD_TIMES="most")
+@measures(call_parts__BACKWARD_TIMES="most")
 def backward_of_small_calls() -> Figures:
     """Backward ÷ forward of what loops and broadcasts call, as a multiple of that of Linear."""
     rows, sequence, number = torch.randn(120, 64), torch.randn(64, 32, 16), torch.randn(16)

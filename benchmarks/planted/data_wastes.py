@@ -98,6 +98,7 @@ DECOMPRESS_IN_WORKERS = Waste(
     {"DATA": dataset(PACKED, UNPACK), "LOADER": "batch_size=32, num_workers=$CORES"},
     {"DATA": dataset(PACKED + UNPACKED, "return self.rows[i % 128], i % 10")},
     ("TD209",),
+    change="loader.cache",
 )
 
 RECORDS = """
@@ -239,6 +240,7 @@ SINGLY = Waste(
         "MODEL": SMALL,
     },
     {"LOADER": AT_ONCE},
+    change="loader.whole_batches",
 )
 
 PICKED = Waste(
@@ -261,6 +263,7 @@ class Data(Dataset):
         "MODEL": SMALL,
     },
     {"LOADER": AT_ONCE},
+    change="loader.whole_batches",
 )
 
 SENTENCES = """
@@ -355,4 +358,5 @@ POOLS = Waste(
         "LOADER": "batch_size=16, num_workers=$CORES, persistent_workers=True,"
         " worker_init_fn=one_thread",
     },
+    change="loader.worker_threads=1",
 )

@@ -253,6 +253,7 @@ class Net(nn.Module):
 """
     },
     one_core=True,
+    change="model.float32",
 )
 
 TABLE_NET = """

@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from tdiag.diagnose.preparing import lines_on_batch, prepared_by
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Dispatch, Ops
+from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
+from tdiag.rules.base import same_function
 from tdiag.rules.epochs import between_epochs, epochs_place
-from tdiag.rules.fixed_cost import moves_memory
+from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, moves_memory
 from tdiag.rules.hooks import observing
 from tdiag.rules.log_lines import described, logging_spots
 from tdiag.rules.loop_lines import of_the_loss
@@ -29,7 +31,7 @@ def classes_of_lines(evidence: Evidence, budget: Budget) -> dict[Spot, str]:
     logging = logging_spots(stacks) | {line.at.spot for line in described(stacks, ops, trees)}
     logging |= observing(ops, trees)
     return {
-        **dict.fromkeys(_moving(ops, evidence.get(Dispatch)), "memory"),
+        **dict.fromkeys(_moving(evidence), "memory"),
         **dict.fromkeys(_made_again(budget, stacks, ops, trees, evidence.get(Modules)), "cpu"),
         **dict.fromkeys(of_the_loss(stacks, ops, trees), "python_loss"),
         **dict.fromkeys(logging, "logging"),
@@ -71,7 +73,23 @@ def _made_again(
     return {line.at.spot for line in lines} | ({place.spot} if place else set())
 
 
-def _moving(ops: Ops | None, dispatch: Dispatch | None) -> set[Spot]:
+def _moving(evidence: Evidence) -> set[Spot]:
+    ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     if ops is None or dispatch is None:
         return set()
-    return {line.at.spot for line in ops.lines if moves_memory(line, dispatch)}
+    work, roof = evidence.get(Work), evidence.get(Roof)
+    return {
+        line.at.spot
+        for line in ops.lines
+        if moves_memory(line, dispatch) and not _few_bytes(line, work, roof)
+    }
+
+
+def _few_bytes(line: OpLine, work: Work | None, roof: Roof | None) -> bool:
+    """Whether its function's traced work takes much less time at best than its calls do: a join of
+    many small tensors takes long for their number."""
+    if work is None or roof is None:
+        return False
+    beside = [x for x in work.ops if x.at and not x.backward and same_function(x.at, line.at)]
+    best = sum(map(roof.best_ns, beside))
+    return bool(beside) and best <= LITTLE_WORK_FRAC * line.elapsed_ns

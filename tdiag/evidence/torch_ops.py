@@ -34,8 +34,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # In how many turns the line was reached. A turn is one batch, one module call with what follows
     # it, or one backward.
     turns: float = 1.0
-    # The maximum number of calls that took the same weights before one backward, and whether each
-    # of the line's calls with weights got a single row (a batch of one).
+    # The maximum number of calls that recorded gradients and took the same weights before one
+    # backward; and whether most of the line's calls with weights got a single row (a batch of one).
     repeated: float = 0.0
     one_row: bool = False
     # How many of these (also without gradients) needed no earlier one's result: the samples of a

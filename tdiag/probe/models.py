@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from . import accelerator
+from .by_tensor import ByTensor
 from .wire import MOST_GRAPH_NODES
 
 # A stride through a large tensor: 65,536 values are read in well under a millisecond, and what is
@@ -158,14 +158,13 @@ class FrozenValues:
     script may change them by hand, to an average of the trained ones."""
 
     def __init__(self) -> None:
-        self.known: dict[int, tuple[Any, list[float]]] = {}
+        self.known: ByTensor[list[float]] = ByTensor(MOST_WEIGHTS)
 
     def note(self, weight: torch.Tensor) -> None:
-        known = self.known.get(id(weight))
-        if known is not None and known[0]() is weight:
+        if weight in self.known or len(self.known) == MOST_WEIGHTS:
             return
-        if len(self.known) < MOST_WEIGHTS and plain(weight) and not watched_by_script():
-            self.known[id(weight)] = weakref.ref(weight), _numbers(weight)
+        if plain(weight) and not watched_by_script():
+            self.known.keep(weight, _numbers(weight))
 
     def note_all(self, module: torch.nn.Module) -> None:
         """Note a module that is called for the first time."""
@@ -174,8 +173,7 @@ class FrozenValues:
             self.note(weight)
 
     def changed(self) -> bool:
-        alive = [(reference(), before) for reference, before in self.known.values()]
-        return any(weight is not None and _numbers(weight) != before for weight, before in alive)
+        return any(_numbers(weight) != before for weight, before in self.known.alive())
 
 
 def _numbers(weight: torch.Tensor) -> list[float]:

@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from .patches import FILE
-from .wire import is_user_file
+from .wire import COMPREHENSIONS, is_user_file
 
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 # Files with torch's functions and methods that a function mode sees as one call.
@@ -80,15 +80,28 @@ def _is_models(frame: FrameType) -> bool:
     """Whether it runs a method of a module."""
     import torch  # not above: tdiag's commands also read this file, and they need no torch
 
+    frame = of_function(frame)
     code = frame.f_code
     first = type(frame.f_locals.get(code.co_varnames[0])) if code.co_argcount else object
     method = getattr(first, code.co_name, None)
     return issubclass(first, torch.nn.Module) and getattr(method, "__code__", None) is code
 
 
+def of_function(frame: FrameType) -> FrameType:
+    """The frame of the function that its line is written in; a comprehension, for which Python may
+    run a function of its own, is in the one around it."""
+    code = frame.f_code
+    if code.co_name not in COMPREHENSIONS:
+        return frame
+    around = frame.f_back
+    while around is not None and not any(const is code for const in around.f_code.co_consts):
+        around = around.f_back
+    return frame if around is None else of_function(around)  # None: its function has returned
+
+
 def place_of(frame: FrameType) -> list[Any]:
     """``[file, line, function]`` of what it runs now."""
-    code = frame.f_code
+    code = of_function(frame).f_code
     return [os.path.abspath(code.co_filename), frame.f_lineno, code.co_name]
 
 

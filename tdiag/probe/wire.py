@@ -124,6 +124,8 @@ ROOF = "roof.json"  # rates of the machine, from tdiag.launch.measured_roof
 CELLS = "cells"  # sources of notebook cells
 KERNEL = "kernel"  # in the configuration: watches a cell in a process that continues afterwards
 VISIT = "visit"  # the same: one more pass of windows in a process that `tdiag run` started
+# Code that Python runs as a function of its own; until 3.12 (PEP 709) also lists, sets and dicts.
+COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"})
 # Module → its functions that save a checkpoint, besides torch.save.
 SAVES = {
     "safetensors.torch": ("save_file", "save_model"),

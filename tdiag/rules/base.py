@@ -87,13 +87,13 @@ def where(at: Place | None) -> str:
 
 def same_function(one: Place, other: Place) -> bool:
     """Whether both are in one function; a sampler may say ``Net.forward``, the probe ``forward``. A
-    comprehension belongs to the function around it, if its name shows that."""
+    generator belongs to the function that it is written in, if its name shows that."""
     return one.file == other.file and _function(one) == _function(other)
 
 
 def _function(at: Place) -> str:
     parts = at.function.split(".")
-    while len(parts) > 2 and parts[-1].endswith(("comp>", "genexpr>")):
+    while len(parts) > 2 and parts[-1].endswith("genexpr>"):
         del parts[-2:]  # "<locals>" and its own name
     return parts[-1]
 

@@ -11,10 +11,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
-from tdiag.rules import fixed_cost
 from tdiag.rules.base import Gain, count, ns
+from tdiag.rules.call_parts import BACKWARD_TIMES, backward_share, most_of_backward, part_of_phases
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, most_of_backward, part_of_phases
 
 
 def contracted_ns(lines: Sequence[OpLine], phases: Phases, ops: Ops) -> dict[str, float]:
@@ -55,7 +54,7 @@ class Contracted:
             self.ns * (1 - 1 / low_times),
             self.most_ns * (1 - 1 / high_times),
             "low and high end: the least and the most that this saved in measurements; at the high"
-            f" end backward takes up to {fixed_cost.BACKWARD_TIMES:.0f} times as long as for other"
+            f" end backward takes up to {BACKWARD_TIMES:.0f} times as long as for other"
             " calls.",
             self.parts,
         )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tdiag.evidence.roofline import OpWork, Roof, Work
-from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
-from tdiag.rules.base import Abstain, Gain
-from tdiag.rules.log_lines import logging_spots
-from tdiag.rules.thresholds import LOW_END_FRAC
-from tdiag.units import duration
+from tdiag.rules.base import Abstain
+from tdiag.rules.call_parts import most_of_backward, recorded_ns
 
 FIXED_COST_FACTOR = Threshold(
     6,
@@ -48,14 +45,6 @@ BACKWARD_WORK = Threshold(
     2, "times the forward pass", "By arithmetic: the backward of a product is two such products."
 )
 
-BACKWARD_TIMES = Threshold(
-    4,
-    "times as long, for the same time in forward",
-    "Measured with torch 2.13 on a CPU: backward ÷ forward of 25 calls in a row, as a multiple of"
-    " that of Linear, was 1.1 for a broadcast product, 3.3 to 3.6 for small products and slices,"
-    " 4.8 for an index of one row, which writes a tensor as large as all rows; with busy"
-    " neighbours at most 4.0 (benchmarks/rule_constants.py fixed_cost.BACKWARD_TIMES).",
-)
 # Calls that copy whole tensors and compute nothing, and calls that only look at one differently.
 COPIES = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "clone", "contiguous", "copy_",
@@ -135,7 +124,7 @@ def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
     """The fixed cost of these lines. A phase's time is divided among its lines by their own time;
     backward's among all calls that record gradients."""
     backward = phases.wall_ns.get("backward", 0.0)
-    of_it = _recorded(mine) / (_recorded(ops.lines) or 1.0)
+    of_it = recorded_ns(mine) / (recorded_ns(ops.lines) or 1.0)
     spent = backward * of_it
     for phase in {line.phase for line in mine}:
         all_of_it = sum(line.elapsed_ns for line in ops.lines if line.phase == phase) or 1.0
@@ -147,89 +136,6 @@ def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
         spent_ns=spent,
         most_ns=spent + backward * (most_of_backward(of_it) - of_it),
     )
-
-
-def most_of_backward(share: float) -> float:
-    """The largest share of backward that calls can take, given their share of the forward time that
-    records gradients. Backward is one call: only the times in forward show how it is divided."""
-    return BACKWARD_TIMES * share / (1 + (BACKWARD_TIMES - 1) * share)
-
-
-def least_of_backward(share: float) -> float:
-    """The smallest share of backward that calls take, given the same: all others take longest."""
-    return share / (share + BACKWARD_TIMES * (1 - share))
-
-
-def gain_with_backward(spent: Mapping[str, float], backward: float, share: float) -> Gain:
-    """Of calls that take ``spent`` by phase, ns per step, and ``share`` of the time that records
-    gradients, with their part of ``backward``."""
-    total = sum(spent.values())
-    return Gain(
-        (total + backward * least_of_backward(share)) * LOW_END_FRAC,
-        total + backward * most_of_backward(share),
-        f"high end: the {duration(total)}, and a backward that takes up to {BACKWARD_TIMES:.0f}"
-        " times as long as that of other calls; low end: the others' does, and half is saved.",
-        (*spent, "backward"),
-    )
-
-
-def gain_if_faster(
-    spent: Mapping[str, float], backward: float, share: float, low: float, high: float, how: str
-) -> Gain:
-    """The same if these calls and their backward lose a measured share of their time, ``low`` to
-    ``high``. ``how``: these figures in words."""
-    total = sum(spent.values())
-    return Gain(
-        (total + backward * least_of_backward(share)) * low,
-        (total + backward * most_of_backward(share)) * high,
-        f"{how}; backward may take {BACKWARD_TIMES:.0f} times as long as that of other calls at the"
-        " high end, and theirs that at the low end.",
-        (*spent, "backward"),
-    )
-
-
-def gain_times_as_fast(
-    spent: Mapping[str, float], backward: float, share: float, least: float, most: float
-) -> Gain:
-    """The same if these calls and their backward get ``least`` to ``most`` times as fast."""
-    how = f"{least} to {most} times as fast"
-    return gain_if_faster(spent, backward, share, 1 - 1 / least, 1 - 1 / most, how)
-
-
-def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
-    """For each training phase before backward: its clean time × this part of the time of its calls,
-    ns per step; phases without any are left out. Before the forward pass, time beyond that of the
-    calls is other work: an environment, a batch in NumPy."""
-    found = {}
-    for phase in ("prepare", "forward", "loss"):
-        mine = [line for line in ops.lines if line.phase == phase]
-        whole = sum(line.elapsed_ns for line in mine)
-        if whole and (share := sum(map(part, mine)) / whole):
-            wall = phases.wall_ns.get(phase, 0.0)
-            found[phase] = share * (min(wall, whole) if phase == "prepare" else wall)
-    return found
-
-
-def lines_of_part(
-    phases: Phases,
-    ops: Ops,
-    stacks: Stacks | None,
-    part: Callable[[OpLine], float],
-    among: Collection[str] = ("prepare", "forward", "loss"),
-) -> tuple[list[OpLine], dict[str, float]]:
-    """The lines ``among`` these phases with this part, largest first, and :func:`part_of_phases` of
-    them. Lines that write logs are left out: they are TD804's."""
-    logging = logging_spots(stacks)
-    mine = [x for x in ops.lines if part(x) and x.phase in among and x.at.spot not in logging]
-    spent = part_of_phases(phases, ops, lambda x: part(x) if x in mine else 0.0)
-    return sorted(mine, key=part, reverse=True), spent
-
-
-def backward_share(lines: Sequence[OpLine], ops: Ops, part: Callable[[OpLine], float]) -> float:
-    """The share, 0..1, of this part of the lines' time in all time that records gradients, and so
-    in backward, if as many of a line's calls record gradients in the part as in all of it."""
-    recorded = sum(part(x) * x.grad_calls / x.calls for x in lines if x.calls)
-    return min(1.0, recorded / (_recorded(ops.lines) or 1.0))
 
 
 def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> float | None:
@@ -299,8 +205,3 @@ def _cost(line: OpLine, dispatch: Dispatch) -> float:
     plain = line.calls - line.grad_calls
     grad_op_ns = min(dispatch.grad_op_ns, GRAD_CALL_MOST * dispatch.op_ns)
     return plain * dispatch.op_ns + line.grad_calls * grad_op_ns
-
-
-def _recorded(lines: Sequence[OpLine]) -> float:
-    """Time of calls that backward will run, without what it runs itself (a gradient in a loss)."""
-    return sum(line.recording_ns for line in lines if line.phase != "backward")

@@ -32,7 +32,7 @@ class ModelLoop:
     ``each``: before each backward; ``series``: how many of these needed no earlier one's result, 0
     = unknown. ``at``: the line that repeats them, else where the module is called. ``lines``: the
     loop's lines, if torch calls were counted, in steps that made ``counted`` calls. ``one_row``:
-    each call got one sample. ``looped``: a line that goes through independent calls is known."""
+    most calls got one sample. ``looped``: a line that goes through independent calls is known."""
 
     name: str
     at: Place | None
@@ -98,6 +98,7 @@ def _outermost(
     called = sum(
         m.calls_per_step for m in models if m.calls_per_step / backwards >= MIN_MODEL_CALLS
     )
+    weighted = [x for x in inside if x.repeated]
     return ModelLoop(
         most.name,
         (busiest.looped_at if busiest else None) or most.trained_at or most.evaluated_at,
@@ -105,7 +106,7 @@ def _outermost(
         each,
         inside,
         turns * most.calls_per_step / max(called, most.calls_per_step),
-        bool(repeated) and all(x.one_row for x in repeated),
+        bool(weighted) and all(x.one_row for x in weighted),
         busiest.series if busiest else 0.0,
     )
 

@@ -33,9 +33,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.feed import FIRST_EPOCH_FRAC, one_epoch
-from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD223"
@@ -57,11 +57,10 @@ def check(
 ) -> Found | None:
     if budget.has_device:
         return None  # the host's clock does not show the calls' time on a device
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.of_batch_ns, PHASES)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.of_batch_ns, PHASES)
+    if part is None:
         return None
-    worst = lines[0]
+    total, worst = part.ns, part.lines[0]
     loader = loaders.train() if loaders else None
     same = loader is not None and loader.random is False and bool(loader.dataset_len)
     again = same and not one_epoch(history, startup)
@@ -74,7 +73,7 @@ def check(
         ),
         evidence=(
             ns("calls on the batch alone", total, "baseline"),
-            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+            count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
         fix=Fix(
             f"Compute what is made of the batch alone{where(worst.at)} {place}: once for each"
@@ -87,7 +86,7 @@ def check(
             total,
             f"high end: all of the {duration(total)}; low end: "
             + ("a training of three epochs." if again else "nothing, if it is only moved."),
-            tuple(spent),
+            tuple(part.spent),
         ),
         at=worst.at,
     )

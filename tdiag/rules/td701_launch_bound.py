@@ -54,12 +54,12 @@ from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
+from tdiag.rules.call_parts import BACKWARD_TIMES
 from tdiag.rules.callers import common_caller
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import (
-    BACKWARD_TIMES,
     FIXED_COST_FACTOR,
     best_ns,
     best_of_step_ns,

@@ -36,10 +36,10 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.evidence.training import FrozenLayers
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, bytes_, count, ns, text, where
+from tdiag.rules.call_parts import part_of_phases
 from tdiag.rules.callers import module_called_at
 from tdiag.rules.examples import budget, loaders, op_line, ops, phases, system
 from tdiag.rules.feed import FIRST_EPOCH_FRAC, RAM_FOR_DATA_FRAC, one_epoch
-from tdiag.rules.fixed_cost import part_of_phases
 from tdiag.units import duration, percent, size
 
 CODE = "TD718"

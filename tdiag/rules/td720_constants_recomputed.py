@@ -30,9 +30,9 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.callers import caller_of
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.rules.thresholds import RARER_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -46,11 +46,10 @@ BY_WORK = True
 def check(
     budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None, trees: CallTrees | None
 ) -> Found | None:
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.constant_ns)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.constant_ns)
+    if part is None:
         return None
-    worst = lines[0]
+    total, worst = part.ns, part.lines[0]
     beside = [x for x in ops.lines if same_function(x.at, worst.at)]
     # A function of constants alone: its caller can keep the result.
     of_function = sum(x.elapsed_ns for x in beside)
@@ -66,9 +65,7 @@ def check(
         ),
         evidence=(
             ns("calls on constants alone", total, "baseline"),
-            count(
-                "torch calls of these lines", sum(line.calls for line in lines), "ops", "per_step"
-            ),
+            count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
         fix=Fix(
             f"Compute what is made of constants{where(place)} once, where the module is made,"
@@ -81,7 +78,7 @@ def check(
             total * RARER_LOW_FRAC,
             total,
             f"high end: all of the {duration(total)}; low end: three quarters of it.",
-            tuple(spent),
+            tuple(part.spent),
         ),
         at=place,
     )

@@ -37,9 +37,9 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.call_parts import BACKWARD_TIMES
 from tdiag.rules.contracted import contracted_ns, with_more_backward
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES
 from tdiag.units import duration, percent
 
 CODE = "TD721"

@@ -36,8 +36,8 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.call_parts import backward_share, part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD727"
@@ -53,12 +53,15 @@ AFTER = {
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.again_ns)
+    part = part_of_calls(phases, ops, stacks, lambda x: x.again_ns)
+    lines = part.lines if part else ()
+    spent = part.spent if part else {}
     derivatives = [x for x in ops.lines if x.phase == "backward"]  # calls of torch.autograd.grad
     if again := sum(x.again_ns for x in derivatives):
         called = sum(x.elapsed_ns for x in derivatives)
-        spent["backward"] = again * min(1.0, phases.wall_ns.get("backward", 0.0) / called)
-        lines = sorted((*lines, *derivatives), key=lambda x: -x.again_ns)
+        own = again * min(1.0, phases.wall_ns.get("backward", 0.0) / called)
+        spent = {**spent, "backward": own}
+        lines = tuple(sorted((*lines, *derivatives), key=lambda x: -x.again_ns))
     total = sum(spent.values())
     if not total:
         return None

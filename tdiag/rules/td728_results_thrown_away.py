@@ -43,8 +43,8 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
+from tdiag.rules.call_parts import BACKWARD_TIMES, part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
 from tdiag.rules.thresholds import HIGH_FRAC
 from tdiag.units import duration, percent
 
@@ -72,39 +72,33 @@ def _mostly_thrown_ns(line: OpLine) -> float:
 
 
 def _found(
-    how_much: str, part: Callable[[OpLine], float], least_ns: float,
+    how_much: str, thrown_ns: Callable[[OpLine], float], least_ns: float,
     budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None,
 ) -> Found | None:  # fmt: skip
-    lines, spent = lines_of_part(phases, ops, stacks, part, PHASES)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, thrown_ns, PHASES)
+    if part is None or (whole := part.ns + part.backward_ns) < least_ns:
         return None
-    share = backward_share(lines, ops, part)
-    backward = phases.wall_ns.get("backward", 0.0) * share
-    if total + backward < least_ns:
-        return None
-    most = phases.wall_ns.get("backward", 0.0) * most_of_backward(share)
-    worst = lines[0]
+    worst = part.lines[0]
     at = worst.samples_at
     chosen = at if at and not same_function(worst.at, at) else None
     return Found(
         summary=(
             f"{how_much} of what is computed{where(worst.at)} in {worst.at.function} is never used:"
-            f" {duration(total + backward)} with its backward"
-            f" ({percent((total + backward) / budget.step_ns)})."
+            f" {duration(whole)} with its backward"
+            f" ({percent(whole / budget.step_ns)})."
         ),
         evidence=(
-            ns("computed and not used", total, "baseline"),
-            ns("their backward", backward, "baseline"),
-            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+            ns("computed and not used", part.ns, "baseline"),
+            ns("their backward", part.backward_ns, "baseline"),
+            count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
         fix=_of_samples(chosen) if chosen else _of_positions(worst.at),
         gain=Gain(
-            total,
-            total + most,
-            f"low end: the {duration(total)}; high end: their backward as well, which takes up to"
+            part.ns,
+            part.ns + part.most_backward_ns,
+            f"low end: the {duration(part.ns)}; high end: their backward as well, which takes up to"
             f" {BACKWARD_TIMES:.0f} times as long as for other calls.",
-            (*spent, "backward"),
+            part.phases,
         ),
         at=chosen or worst.at,
     )

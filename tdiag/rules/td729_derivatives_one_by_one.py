@@ -35,8 +35,9 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.probe.wire import GRAD_OF_ELEMENT
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
+from tdiag.rules.call_parts import part_of_phases
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, best_of_step_ns, part_of_phases
+from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, best_of_step_ns
 from tdiag.rules.model_calls import MIN_MODEL_CALLS
 from tdiag.rules.td722_backward_again_and_again import AGAIN
 from tdiag.rules.thresholds import LOW_END_FRAC

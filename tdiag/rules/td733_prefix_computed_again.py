@@ -32,8 +32,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops, PrefixLine
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import cost_of, lines_of_part
+from tdiag.rules.fixed_cost import cost_of
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -49,12 +50,12 @@ def check(
 ) -> Found | None:
     if not ops.prefixes:
         return None
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.prefix_ns)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.prefix_ns)
+    if part is None:
         return None
+    total = part.ns
     most = max(ops.prefixes, key=lambda x: x.positions)
-    fixed = cost_of(lines, phases, ops, dispatch).dispatch_ns if dispatch else 0.0
+    fixed = cost_of(part.lines, phases, ops, dispatch).dispatch_ns if dispatch else 0.0
     again = 1 - most.new / most.positions
     place = where(most.at)
     return Found(
@@ -82,7 +83,7 @@ def check(
             max(0.0, total - fixed),
             f"high end: the {duration(total)}, without the fixed cost of the calls"
             f" ({duration(fixed)}); low end: half of that.",
-            tuple(spent),
+            tuple(part.spent),
         ),
         at=most.at,
     )

@@ -33,8 +33,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import NeverUsedLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.rules.thresholds import RARER_LOW_FRAC
 from tdiag.units import duration, percent
 
@@ -48,10 +48,10 @@ BY_WORK = True
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if not ops.never_used:
         return None
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.never_used_ns)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.never_used_ns)
+    if part is None:
         return None
+    total = part.ns
     worst = max(ops.never_used, key=lambda x: x.ns).at
     return Found(
         summary=(
@@ -61,7 +61,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
         ),
         evidence=(
             ns("calls whose results nothing uses", total, "baseline"),
-            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+            count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
         fix=Fix(
             f"Remove the computation{where(worst)}, or do it under torch.no_grad() in the steps"
@@ -76,7 +76,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             total * RARER_LOW_FRAC,
             total,
             f"high end: all of the {duration(total)}; low end: three quarters of it.",
-            tuple(spent),
+            tuple(part.spent),
         ),
         at=worst,
     )

@@ -31,8 +31,8 @@ from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.call_parts import BACKWARD_TIMES, part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import BACKWARD_TIMES, backward_share, lines_of_part, most_of_backward
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -57,11 +57,11 @@ def check(budget: Budget, phases: Phases, ops: Ops, optimizers: Optimizers) -> F
         return None
     if budget.has_device:
         return None  # the host's clock does not show the calls' time on a device
-    lines, spent = lines_of_part(phases, ops, None, lambda x: x.elapsed_ns if x.joined else 0.0)
-    joining = sum(spent.values())
+    part = part_of_calls(phases, ops, None, lambda x: x.elapsed_ns if x.joined else 0.0)
+    if part is None:
+        return None
+    joining = part.ns
     updating = phases.wall_ns.get("optimizer", 0.0) * min(1.0, joined / tensors)
-    share = backward_share(lines, ops, lambda x: x.elapsed_ns)
-    backward = phases.wall_ns.get("backward", 0.0)
     return Found(
         summary=(
             f"{joined} parameters are joined{where(worst.at)} in every step, and updated one by"
@@ -83,11 +83,11 @@ def check(budget: Budget, phases: Phases, ops: Ops, optimizers: Optimizers) -> F
         ),
         gain=Gain(
             updating * LOW_END_FRAC,
-            updating + joining + backward * most_of_backward(share),
+            updating + joining + part.most_backward_ns,
             f"high end: nothing is left of them in the update, the join, and its backward, which"
             f" takes up to {BACKWARD_TIMES:.0f} times as long as for other calls; low end: half of"
             " the update.",
-            ("optimizer", *spent, "backward"),
+            ("optimizer", *part.phases),
         ),
         at=worst.at,
     )

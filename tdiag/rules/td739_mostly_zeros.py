@@ -34,8 +34,8 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, frac, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, gain_if_faster, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD739"
@@ -59,25 +59,22 @@ SPARSE_HIGH = Threshold(
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if budget.has_device:
         return None  # the values of a device's tensors are not read
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.mostly_zero_ns)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.mostly_zero_ns)
+    if part is None:
         return None
-    left = sum(x.nonzero_ns for x in lines) / sum(x.mostly_zero_ns for x in lines)
-    share = backward_share(lines, ops, lambda x: x.mostly_zero_ns)
-    backward = phases.wall_ns.get("backward", 0.0)
+    left = sum(x.nonzero_ns for x in part.lines) / sum(x.mostly_zero_ns for x in part.lines)
     low, high = (max(0.0, 1 - times * left) for times in (SPARSE_HIGH, SPARSE_LOW))
-    worst = lines[0]
+    worst = part.lines[0]
     return Found(
         summary=(
             f"All but {percent(left)} of a matrix that is multiplied{where(worst.at)} is zero. Its"
-            f" products take {duration(total)} per step ({percent(total / budget.step_ns)}),"
+            f" products take {duration(part.ns)} per step ({percent(part.ns / budget.step_ns)}),"
             " without their backward."
         ),
         evidence=(
             frac("elements that are not zero", left, "ops"),
-            ns("products of such matrices", total, "baseline"),
-            ns("their backward", backward * share, "baseline"),
+            ns("products of such matrices", part.ns, "baseline"),
+            ns("their backward", part.backward_ns, "baseline"),
         ),
         fix=Fix(
             f"Look rows up instead of multiplying by one-hot vectors{where(worst.at)}, or make the"
@@ -87,10 +84,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="adjacency = adjacency.to_sparse_csr()  # once; then adjacency @ x\n"
             "y = table.weight[ids]  # not one_hot(ids, n).float() @ table.weight",
         ),
-        gain=gain_if_faster(
-            spent,
-            backward,
-            share,
+        gain=part.gain_if_less(
             low,
             high,
             f"a sparse product takes {SPARSE_LOW} to {SPARSE_HIGH} times the share that is not zero"

@@ -34,8 +34,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import CopiedRows, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, count, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, gain_with_backward, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD740"
@@ -48,25 +48,23 @@ BY_WORK = True
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if not ops.copied:
         return None
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.copied_ns)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.copied_ns)
+    if part is None:
         return None
     most = max(ops.copied, key=lambda x: x.ns)
-    share = backward_share(lines, ops, lambda x: x.copied_ns)
-    backward = phases.wall_ns.get("backward", 0.0)
-    layer = lines[0].at
+    whole = part.ns + part.backward_ns
+    layer = part.lines[0].at
     computed = "" if most.at == layer else f", and computed again{where(layer)}"
     return Found(
         summary=(
             f"Every number is there {most.copies} times{where(most.at)}{computed}: the further"
-            f" copies take {duration(total + backward * share)} per step"
-            f" ({percent((total + backward * share) / budget.step_ns)}) with their backward."
+            f" copies take {duration(whole)} per step"
+            f" ({percent(whole / budget.step_ns)}) with their backward."
         ),
         evidence=(
             count("copies of a row, at most", most.copies, "ops"),
-            ns("layers on further copies", total, "baseline"),
-            ns("their backward", backward * share, "baseline"),
+            ns("layers on further copies", part.ns, "baseline"),
+            ns("their backward", part.backward_ns, "baseline"),
         ),
         fix=Fix(
             f"Run the layers{where(layer)} on each row once, and copy their result"
@@ -76,7 +74,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="states = encoder(x).repeat_interleave(k, dim=0)"
             "  # not encoder(x.repeat_interleave(k, dim=0))",
         ),
-        gain=gain_with_backward(spent, backward, share),
+        gain=part.gain(),
         at=most.at,
     )
 

@@ -31,8 +31,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, lines_of_part, most_of_backward
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -44,25 +44,24 @@ BY_WORK = True
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.low_rank_ns)
-    _, used = lines_of_part(phases, ops, stacks, lambda x: x.low_rank_used_ns)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.low_rank_ns)
+    if part is None:
         return None
-    share = backward_share(lines, ops, lambda x: x.low_rank_ns)
-    backward = phases.wall_ns.get("backward", 0.0)
-    gradient = min(sum(used.values()), backward)
-    worst = lines[0].at
+    layers = part_of_calls(phases, ops, stacks, lambda x: x.low_rank_used_ns)
+    products = layers.ns if layers else 0.0
+    gradient = min(products, part.all_backward_ns)
+    worst = part.lines[0].at
     return Found(
         summary=(
             f"A low-rank product of parameters is written out{where(worst)} in {worst.function} and"
-            f" used as a weight: {duration(total)} per step ({percent(total / budget.step_ns)}),"
-            f" and a gradient of the full weight, about {duration(gradient)}."
+            f" used as a weight: {duration(part.ns)} per step"
+            f" ({percent(part.ns / budget.step_ns)}), and a gradient of the full weight, about"
+            f" {duration(gradient)}."
         ),
         evidence=(
-            ns("writing it out", total, "baseline"),
-            ns("products with it as a weight", sum(used.values()), "baseline"),
-            ns("backward of writing it out", backward * share, "baseline"),
+            ns("writing it out", part.ns, "baseline"),
+            ns("products with it as a weight", products, "baseline"),
+            ns("backward of writing it out", part.backward_ns, "baseline"),
         ),
         fix=Fix(
             f"Apply the two factors to the layer's input, one after the other{where(worst)},"
@@ -73,11 +72,11 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "  # not F.linear(x, W + scale * B @ A)",
         ),
         gain=Gain(
-            total * LOW_END_FRAC,
-            total + min(backward, backward * most_of_backward(share) + gradient),
-            f"high end: the {duration(total)}, its backward, and a gradient of the full weight; low"
-            " end: half of writing it out.",
-            (*spent, "backward"),
+            part.ns * LOW_END_FRAC,
+            part.ns + min(part.all_backward_ns, part.most_backward_ns + gradient),
+            f"high end: the {duration(part.ns)}, its backward, and a gradient of the full weight;"
+            " low end: half of writing it out.",
+            part.phases,
         ),
         at=worst,
     )

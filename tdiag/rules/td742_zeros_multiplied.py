@@ -31,8 +31,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, count, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, gain_with_backward, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD742"
@@ -43,23 +43,21 @@ BY_WORK = True
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.unwritten_ns)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.unwritten_ns)
+    if part is None:
         return None
-    share = backward_share(lines, ops, lambda x: x.unwritten_ns)
-    backward = phases.wall_ns.get("backward", 0.0)
-    worst = lines[0].at
+    whole = part.ns + part.backward_ns
+    worst = part.lines[0].at
     return Found(
         summary=(
             f"A tensor of zeros, of which at most half is filled, is multiplied whole{where(worst)}"
-            f" in {worst.function}: the rest takes {duration(total + backward * share)} per step"
-            f" ({percent((total + backward * share) / budget.step_ns)}) with its backward."
+            f" in {worst.function}: the rest takes {duration(whole)} per step"
+            f" ({percent(whole / budget.step_ns)}) with its backward."
         ),
         evidence=(
-            ns("multiplying what is not filled", total, "baseline"),
-            ns("its backward", backward * share, "baseline"),
-            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+            ns("multiplying what is not filled", part.ns, "baseline"),
+            ns("its backward", part.backward_ns, "baseline"),
+            count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
         fix=Fix(
             f"Multiply only the part that is filled{where(worst)}, and put the result into zeros"
@@ -69,7 +67,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="out[..., :modes] = torch.einsum('bix,iox->box', x[..., :modes], weight)"
             "  # not with the weight padded to all",
         ),
-        gain=gain_with_backward(spent, backward, share),
+        gain=part.gain(),
         at=worst,
     )
 

@@ -31,8 +31,8 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, count, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, gain_times_as_fast, lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD743"
@@ -61,26 +61,24 @@ FAST_PRIME = Threshold(
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if budget.has_device:
         return None
-    lines, spent = lines_of_part(phases, ops, stacks, lambda x: x.fft_ns)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.fft_ns)
+    if part is None:
         return None
-    share = backward_share(lines, ops, lambda x: x.fft_ns)
-    backward = phases.wall_ns.get("backward", 0.0)
-    worst, length = lines[0].at, lines[0].fft_length
+    worst, length = part.lines[0].at, part.lines[0].fft_length
+    whole = part.ns + part.backward_ns
     fast, prime = next_fast(length), _largest_prime(length)
     return Found(
         summary=(
             f"Fourier transforms{where(worst)} in {worst.function} have a length of {length:,},"
             f" {'a prime' if prime == length else f'a multiple of the prime {prime:,}'}: they take"
-            f" {duration(total + backward * share)} per step"
-            f" ({percent((total + backward * share) / budget.step_ns)}) with their backward."
+            f" {duration(whole)} per step"
+            f" ({percent(whole / budget.step_ns)}) with their backward."
         ),
         evidence=(
             count("length of the transform", length, "ops"),
             count("its largest prime factor", prime, "ops"),
-            ns("these transforms", total, "baseline"),
-            ns("their backward", backward * share, "baseline"),
+            ns("these transforms", part.ns, "baseline"),
+            ns("their backward", part.backward_ns, "baseline"),
         ),
         fix=Fix(
             f"Pad to {fast:,}{where(worst)}, the next length with small prime factors alone. A"
@@ -89,7 +87,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             action=f"Transform at length {fast:,}",
             code=f"torch.fft.rfft(x, n={fast})  # not n={length}; scipy.fft.next_fast_len finds it",
         ),
-        gain=gain_times_as_fast(spent, backward, share, FASTER_LOW, FASTER_HIGH),
+        gain=part.gain_times_as_fast(FASTER_LOW, FASTER_HIGH),
         at=worst,
     )
 

@@ -34,8 +34,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import InputGradient, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Abstain, Found, Gain, count, frac, held, ns, where
+from tdiag.rules.call_parts import BACKWARD_TIMES, least_of_backward, most_of_backward
 from tdiag.rules.examples import at, budget, op_line, ops
-from tdiag.rules.fixed_cost import BACKWARD_TIMES, least_of_backward, most_of_backward
 from tdiag.units import duration, percent
 
 CODE = "TD744"

@@ -30,12 +30,12 @@ from msgspec.structs import replace
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine, Ops, PickedWeights
+from tdiag.evidence.torch_ops import Ops, PickedWeights
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, count, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import backward_share, gain_times_as_fast, lines_of_part
 from tdiag.units import count as counted
 from tdiag.units import duration, percent
 
@@ -60,13 +60,10 @@ FASTER_HIGH = Threshold(
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     if not ops.gathered:
         return None
-    lines, spent = lines_of_part(phases, ops, stacks, _part)
-    total = sum(spent.values())
-    if not total:
+    part = part_of_calls(phases, ops, stacks, lambda x: x.gathered_ns + x.gathered_used_ns)
+    if part is None:
         return None
-    share = backward_share(lines, ops, _part)
-    backward = phases.wall_ns.get("backward", 0.0)
-    whole = total + backward * share
+    whole = part.ns + part.backward_ns
     most = max(ops.gathered, key=lambda x: x.picked)
     return Found(
         summary=(
@@ -77,8 +74,8 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
         evidence=(
             count("matrices picked, at most", most.picked, "ops"),
             count("matrices there", most.weights, "ops"),
-            ns("picking them and their products", total, "baseline"),
-            ns("their backward", backward * share, "baseline"),
+            ns("picking them and their products", part.ns, "baseline"),
+            ns("their backward", part.backward_ns, "baseline"),
         ),
         fix=Fix(
             f"Multiply all rows with each of the {counted(most.weights)} matrices{where(most.at)},"
@@ -89,13 +86,9 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="products = h @ W  # kinds × rows × out\n"
             "messages = products[kind, source]  # not torch.bmm(h[source, None], W[kind])",
         ),
-        gain=gain_times_as_fast(spent, backward, share, FASTER_LOW, FASTER_HIGH),
+        gain=part.gain_times_as_fast(FASTER_LOW, FASTER_HIGH),
         at=most.at,
     )
-
-
-def _part(line: OpLine) -> float:
-    return line.gathered_ns + line.gathered_used_ns
 
 
 def fires() -> Evidence:

@@ -31,8 +31,8 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD748"
@@ -52,11 +52,10 @@ WITH_BACKWARD_HIGH = Threshold(
 
 
 def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
-    lines, spent = lines_of_part(phases, ops, None, lambda x: x.penalty_ns)
-    total = sum(spent.values())
-    if not total or budget.has_device:
+    part = part_of_calls(phases, ops, None, lambda x: x.penalty_ns)
+    if part is None or budget.has_device:
         return None
-    at = lines[0].at
+    total, at = part.ns, part.lines[0].at
     return Found(
         summary=(
             f"The squares of parameters are summed{where(at)} and added to the loss:"
@@ -65,8 +64,8 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
         ),
         evidence=(
             ns("calls for the penalty", total, "baseline"),
-            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
-            ns("all of backward", phases.wall_ns.get("backward", 0.0), "baseline"),
+            count("torch calls of these lines", part.calls, "ops", "per_step"),
+            ns("all of backward", part.all_backward_ns, "baseline"),
         ),
         fix=Fix(
             f"Remove the penalty{where(at)} and give the optimizer weight_decay, twice the"
@@ -80,7 +79,7 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
             total * WITH_BACKWARD_HIGH,
             f"with its backward the penalty costs {WITH_BACKWARD_LOW} to {WITH_BACKWARD_HIGH} times"
             f" these {duration(total)}.",
-            (*spent, "backward"),
+            part.phases,
         ),
         at=at,
     )

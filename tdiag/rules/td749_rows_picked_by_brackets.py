@@ -31,8 +31,8 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import lines_of_part
 from tdiag.units import duration, percent
 
 CODE = "TD749"
@@ -53,13 +53,13 @@ ADDS = "aten::_index_put_impl_"
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found | None:
-    lines, spent = lines_of_part(phases, ops, None, lambda x: x.indexed_ns)
-    if not lines or budget.has_device:
+    part = part_of_calls(phases, ops, None, lambda x: x.indexed_ns)
+    if part is None or budget.has_device:
         return None
-    picking = sum(spent.values())
+    picking = part.ns
     adding = min(_adding(work), held(budget, "backward"))
     both = picking + adding
-    most = lines[0]
+    most = part.lines[0]
     return Found(
         summary=(
             f"Brackets pick rows by their numbers{where(most.at)}: {duration(both)} with adding up"
@@ -68,7 +68,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found 
         evidence=(
             ns("picking rows", picking, "baseline"),
             ns("adding their gradients up", adding, "trace"),
-            count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
+            count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
         fix=Fix(
             f"Pick the rows{where(most.at)} by index_select, or by functional.embedding from a"
@@ -81,7 +81,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found 
             both * (1 - 1 / FASTER_LOW),
             both * (1 - 1 / FASTER_HIGH),
             f"picking and adding get {FASTER_LOW} to {FASTER_HIGH} times as fast.",
-            (*spent, "backward"),
+            part.phases,
         ),
         at=most.at,
     )

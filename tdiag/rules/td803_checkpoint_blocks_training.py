@@ -2,8 +2,9 @@
 
 ## What it measures
 Time on the training thread inside `torch.save`, safetensors' `save_file`, and `save` of
-`torch.distributed.checkpoint`; its share of the mean step, and how often they run. Weights written
-without these (pickle, gzip, NumPy and similar, in code that names weights) are measured by samples.
+`torch.distributed.checkpoint`; its share of the mean step, and how often they run. Samples measure
+what is done beside these: the checkpoint's file moved, linked, copied or removed, and weights
+written by hand (pickle, gzip, NumPy and similar, in code that names weights).
 
 ## Why it is slow
 The training thread serialises and writes the weights. With a device, the weights are first copied
@@ -16,8 +17,9 @@ does that.
 
 ## How the gain is computed
 High end: saving runs in the background. Low end: a quarter as many checkpoints; nothing, if only
-one checkpoint and no end of an epoch was seen: it may be rare. For weights written by hand: within
-the sampling error; with a device nothing, because it may work at the same time.
+one checkpoint and no end of an epoch was seen: it may be rare. For what samples measure: within the
+sampling error; weights written by hand with a device: nothing, because it may work at the same
+time.
 
 ## When this advice is wrong
 In a short run one checkpoint costs a larger share than in a full run: compare the time of one

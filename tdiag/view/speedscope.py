@@ -12,7 +12,7 @@ import msgspec
 from tdiag.errors import RunError
 from tdiag.evidence.from_run import read_run
 from tdiag.evidence.from_run.event_files import Process, read_events, workers_of
-from tdiag.evidence.from_run.stack_samples import thread_of
+from tdiag.evidence.from_run.stack_files import thread_of
 from tdiag.view.lanes import worker_name
 
 FILE = "stacks.speedscope.json"

@@ -6,8 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.line_classes import with_line_classes
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.store import Evidence
-from tdiag.rules.examples import at, budget, environment, ops, phases
+from tdiag.evidence.torch_ops import Dispatch
+from tdiag.rules.examples import at, budget, environment, op_line, ops, phases
 
 from .test_verdict import finding
 
@@ -33,3 +35,22 @@ def test_work_before_the_forward_without_a_loader_is_preprocessing(
 def test_without_a_budget_nothing_is_known_about_lines() -> None:
     loop = replace(finding("overhead", 0.6), location=at(30, "diffuse"))
     assert with_line_classes([loop], Evidence(), None) == [loop]
+
+
+@pytest.mark.parametrize(("moved", "cls"), [(4e8, "memory"), (1e5, "overhead")])
+def test_a_join_moves_memory_only_if_its_bytes_take_the_time(moved: float, cls: str) -> None:
+    """The results of a loop of small calls take long to join for their number."""
+    parts = {"forward": 60.0, "backward": 40.0}
+    line = op_line(30, "forward", 1, names={"cat": 1.0}, elapsed_ns=60e6, at=at(30, "forward"))
+    join = OpWork(
+        name="aten::cat", dims=((64, 64),), dtype="float32", count=1, flops=0.0, moved=moved,
+        host_ns=60e6, device_ns=None, at=at(25, "forward"),
+    )  # fmt: skip
+    roof = Roof(flops_per_s={}, bytes_per_s=((10**9, 1e10),), source="calibration")
+    evidence = Evidence().add(
+        phases(**parts), ops(line), Dispatch(op_ns=1500, grad_op_ns=7000),
+        Work(ops=(join,), calls=1.0), roof,
+    )  # fmt: skip
+    loop = replace(finding("overhead", 0.6), components=("forward",), location=line.at)
+    (found,) = with_line_classes([loop], evidence, budget(**parts))
+    assert found.cls == cls

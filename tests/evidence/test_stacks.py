@@ -29,9 +29,10 @@ FRAMES = [
     {"name": "recompute", "file": "/u/train.py", "line": 40},
     {"name": "_bootstrap", "file": "/usr/lib/python3.11/threading.py", "line": 1000},
     {"name": "step", "file": "<tdiag importlib._bootstrap>", "line": 100},
+    {"name": "loss.<locals>.<listcomp>", "file": "/u/train.py", "line": 9},
 ]
 MODULE, BACKWARD, FETCH, ITEM, DECODE, POLL, LOSS, PROBE, ENGINE, RECOMPUTE = range(1, 11)
-STARTED, WRAPPER = 11, 12
+STARTED, WRAPPER, COMPREHENSION = 11, 12, 13
 
 
 def thread(pid: int, tid: int, *samples: list[int]) -> dict[str, Any]:
@@ -283,3 +284,11 @@ def test_a_thread_counts_by_its_time_on_a_core(tmp_path: Path) -> None:
     found = load_run(run.steps(30, plain).write()).get(Stacks)
     assert found is not None
     assert [(x.at.line, round(x.self_frac, 6)) for x in found.beside] == [(40, 0.9), (8, 0.1)]
+
+
+def test_a_comprehension_is_a_line_of_the_function_around_it(tmp_path: Path) -> None:
+    """Before Python 3.12 it is a function of its own."""
+    found = stacks_of(tmp_path, thread(100, 100, [MODULE, LOSS, COMPREHENSION], [MODULE, LOSS]))
+    assert found is not None
+    found_at = {(x.at.line, x.at.function, x.self_frac) for x in found.training}
+    assert found_at == {(9, "loss", 0.5), (8, "loss", 0.5)}

@@ -12,7 +12,7 @@ from .harness import watch_code
 
 
 def at_line(folder: Path, script: str, line: int) -> list[OpLine]:
-    """The rows of this line in the window ``ops``. A generator at the line has a row of its own."""
+    """The rows of this line in the window ``ops``. One for each phase."""
     run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
     assert run.returncode == 0 and run.of("failure") == []
     ops = run.evidence().get(Ops)

@@ -115,3 +115,30 @@ def test_what_a_function_held_is_gone_before_backward(tmp_path: Path) -> None:
     run = watch_code(tmp_path, KEEPS, windows=["baseline", "ops"], profiling=True, short=True)
     assert run.of("failure") == [] and run.of("ops")
     assert run.out == "0\n"
+
+
+ACTING = """
+import torch
+class Policy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+    def forward(self, x):
+        return self.layer(x)
+policy = Policy()
+optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+for step in range(100_000):
+    states = torch.randn(20, 4)
+    with torch.no_grad():
+        for state in states:
+            policy(state[None]).argmax().item()
+    loss = policy(states).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_an_agent_gets_one_state_at_a_time_though_it_trains_on_a_batch(tmp_path: Path) -> None:
+    (layer,) = at_line(tmp_path, ACTING, 8)
+    assert (layer.turns, layer.repeated, layer.one_row) == (21, 1, True)

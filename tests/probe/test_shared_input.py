@@ -37,3 +37,6 @@ def test_heads_share_their_input_and_a_chain_does_not(tmp_path: Path) -> None:
     assert ops is not None
     by_line = {x.at.line: (x.shared, x.shared_tensors) for x in ops.lines if "linear" in x.names}
     assert by_line == {11: (1, 2), 12: (12, 24)}
+    heads = [x for x in ops.lines if x.at.line == 12]
+    assert [x.at.function for x in heads] == ["forward"]  # not that of the comprehension
+    assert heads[0].names.keys() >= {"linear", "cat"}  # one line: joining them is a part of it

@@ -40,9 +40,9 @@ def test_a_line_without_torch_calls_is_python_whatever_its_function_calls_elsewh
     assert found.at_best_ns == pytest.approx(most * 20e6, rel=0.01)
 
 
-def test_a_comprehension_belongs_to_the_function_around_it() -> None:
+def test_a_generator_belongs_to_the_function_that_it_is_written_in() -> None:
     """It makes no torch call of its own, so its phase is that of ``Net.forward``."""
-    name = "Net.forward.<locals>.<listcomp>"
+    name = "Net.forward.<locals>.<genexpr>"
     line = stack(25, 0.3, f"{name} (me/train.py)", "", name)
     found = run_rule(RULE, training(line))
     assert isinstance(found, Finding) and found.components == ("forward",)

@@ -75,6 +75,12 @@ def test_calls_that_work_fire_only_if_each_was_given_one_sample() -> None:
     assert checked(called("Net", 32), dispatch=works, one_row=False) is None
 
 
+def test_an_agents_calls_on_one_state_fire_beside_one_training_call_on_a_batch() -> None:
+    works = Dispatch(op_ns=15, grad_op_ns=70)
+    assert checked(called("Policy", 33), dispatch=works, repeated=1.0) is not None
+    assert checked(called("Policy", 33), dispatch=works, repeated=1.0, one_row=False) is None
+
+
 def needing(ms: float) -> tuple[Work, Roof]:
     """The forward of the loop's calls at best; with its backward the loop takes 20 ms."""
     op = OpWork(name="aten::addmm", dims=(), dtype="float32", count=64.0, flops=ms * 1e6,

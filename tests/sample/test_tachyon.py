@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.from_run.stack_samples import read_stacks_file, sampler_of, thread_of
+from tdiag.evidence.from_run.stack_files import read_stacks_file, sampler_of, thread_of
 from tdiag.launch import permissions
 from tdiag.probe.wire import PY_SPY, TACHYON
 from tdiag.sample import pyspy, tachyon

@@ -23,6 +23,7 @@ def frame(name: str, ts: float, dur: float, **rest: object) -> Event:
         ("/home/me/proj/train.py(3): <module>",
          Place(file="/home/me/proj/train.py", line=3, function="<module>")),
         ("C:\\work\\train.py(3): f", Place(file="C:\\work\\train.py", line=3, function="f")),
+        ("train.py(15): <listcomp>", None),  # within the function around it
         ("torch/nn/modules/module.py(1518): _call_impl", None),
         ("threading.py(302): wait", None),
         ("/opt/conda/lib/python3.11/site-packages/PIL/Image.py(3): open", None),

@@ -42,6 +42,8 @@ def test_a_trial_of_nothing_that_claims_something_is_named() -> None:
 def test_a_trial_is_held_against_the_fix_by_hand() -> None:
     row = {**TRIAL, "name": "a", "change": "c", "speedup": 2.3, "low": 1.8, "high": 2.9, "why": "",
            "measured": 2.0, "span": [1.9, 2.1]}  # fmt: skip
-    last = accuracy_page.of_twins([row, {**row, "speedup": 2.1}], [PAIR])[-1]
+    none = {**row, "speedup": None, "answer": "not applied", "why": "no DataLoader was made"}
+    last = accuracy_page.of_twins([row, {**row, "speedup": 2.1}, none], [PAIR])[-1]
     assert "Within 10 % of the fix by hand: 1 of 2" in last
     assert "As far as the intervals tell: 2. Off by 1.10×" in last
+    assert "Not applied, and not counted: 1." in last

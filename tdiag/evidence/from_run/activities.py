@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tdiag.evidence.from_run.sampled_frames import MODULE_FILE, SampledFrame
-from tdiag.evidence.from_run.stack_samples import Stack
+from tdiag.evidence.from_run.stack_files import Stack
 from tdiag.evidence.sampled import WRITES
 from tdiag.probe.wire import is_user_file
 

@@ -22,11 +22,11 @@ from tdiag.evidence.from_run.records import (
     TraceRecord,
     location,
 )
+from tdiag.evidence.from_run.stack_files import sampled_pids
 from tdiag.evidence.from_run.stack_samples import (
     find_samples,
     make_stacks,
     read_stacks,
-    sampled_pids,
 )
 from tdiag.evidence.from_run.timed import Timed, beside
 from tdiag.evidence.from_run.traced import trace_file

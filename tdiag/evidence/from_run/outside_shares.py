@@ -13,17 +13,19 @@ import numpy as np
 from tdiag.evidence.from_run.activities import TRAINING, Activities
 from tdiag.evidence.from_run.machine_samples import make_system, mean_device_use, read_system
 from tdiag.evidence.from_run.setting import make_environment
-from tdiag.evidence.from_run.stack_samples import (
-    Samples,
+from tdiag.evidence.from_run.stack_files import (
     Speedscope,
     Stack,
-    make_call_trees,
-    make_stacks,
-    not_pythons,
     read_stacks_file,
     sampler_of,
     samples_of,
     thread_of,
+)
+from tdiag.evidence.from_run.stack_samples import (
+    Samples,
+    make_call_trees,
+    make_stacks,
+    not_pythons,
     with_autograd,
 )
 from tdiag.evidence.machine import System

@@ -9,7 +9,7 @@ import msgspec
 
 from tdiag.evidence.sampled import WRITERS
 from tdiag.frameworks import evaluates, is_framework, logging_part, prepares
-from tdiag.probe.wire import SAVES, is_user_file
+from tdiag.probe.wire import COMPREHENSIONS, SAVES, is_user_file
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 
@@ -42,6 +42,9 @@ class SampledFrame(msgspec.Struct):
             if part in file and self.name.endswith(name):
                 return phase
         return ""
+
+    def comprehends(self) -> bool:
+        return self.name.rpartition(".")[2] in COMPREHENSIONS
 
     def walks(self) -> bool:
         """``model.named_parameters()`` and the like, and their lambdas: a walk over modules."""

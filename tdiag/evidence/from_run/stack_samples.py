@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
-
-import msgspec
 
 from tdiag.evidence.from_run.clean import busy_threads
 from tdiag.evidence.from_run.event_files import Process, workers_of
@@ -17,6 +14,14 @@ from tdiag.evidence.from_run.sampled_frames import (
     package_of,
     phase_shown,
     runs_framework,
+)
+from tdiag.evidence.from_run.stack_files import (
+    Speedscope,
+    Stack,
+    read_stacks_file,
+    sampler_of,
+    samples_of,
+    thread_of,
 )
 from tdiag.evidence.sampled import (
     NOT_LOGGING,
@@ -32,15 +37,11 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.probe.wire import (
     ENDED,
-    IN_PROCESS,
-    PY_SPY,
-    TACHYON,
     is_user_file,
     late_stacks_file,
     stacks_file,
 )
 
-_THREAD = re.compile(r"[Pp]rocess (\d+).*?[Tt]hread (?:id: )?(\d+)")
 ONE_PHASE_FRAC = Threshold(
     0.9,
     "of a line's samples",
@@ -49,26 +50,6 @@ ONE_PHASE_FRAC = Threshold(
 
 # What a thread is in while it waits for another one.
 _WAITS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
-
-
-class _Profile(msgspec.Struct):
-    name: str = ""
-    samples: list[list[int]] = []
-    weights: list[float] = []
-
-
-class _Shared(msgspec.Struct):
-    frames: list[SampledFrame]
-
-
-class Speedscope(msgspec.Struct):
-    shared: _Shared
-    profiles: list[_Profile]
-    name: str | None = None
-    exporter: str | None = None
-
-
-Stack = tuple[Sequence[SampledFrame], float]  # outermost frame first; weight
 
 
 class Samples(NamedTuple):
@@ -115,16 +96,6 @@ def read_stacks(run_dir: Path, lead: Process) -> list[Speedscope]:
     return [file for file in files if file is not None]
 
 
-def sampled_pids(file: Speedscope) -> set[int]:
-    """The processes whose stacks the file contains, if it names them."""
-    return {pid for profile in file.profiles if (pid := thread_of(profile.name)[0]) is not None}
-
-
-def sampler_of(file: Speedscope) -> str:
-    says = f"{file.name} {file.exporter}"
-    return next((name for name in (IN_PROCESS, TACHYON) if name in says), PY_SPY)
-
-
 def make_stacks(samples: Samples, slowed: float) -> Stacks:
     """The samples by the user's lines; ``slowed``: by how much sampling made steps longer."""
     return Stacks(
@@ -143,14 +114,6 @@ def _in_probe(stacks: Sequence[Stack]) -> float:
     total = sum(weight for _, weight in stacks)
     inside = sum(weight for frames, weight in stacks if frames and frames[-1].works_for_tdiag())
     return inside / total if total else 0.0
-
-
-def read_stacks_file(path: Path) -> Speedscope | None:
-    """None if it is not a speedscope profile."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Speedscope)
-    except (OSError, msgspec.DecodeError):
-        return None
 
 
 def samples_in(file: Speedscope, lead: Process, processes: list[Process]) -> Samples:
@@ -233,18 +196,6 @@ def _waits_for_backward(stack: Sequence[SampledFrame]) -> bool:
     return inner is not None and (
         inner.phase() == "backward" or (inner.file or "").endswith("torch/autograd/graph.py")
     )
-
-
-def thread_of(name: str) -> tuple[int | None, int | None]:
-    match = _THREAD.search(name)
-    return (int(match[1]), int(match[2])) if match else (None, None)
-
-
-def samples_of(file: Speedscope, profile: _Profile) -> Iterable[Stack]:
-    frames = file.shared.frames
-    weights = profile.weights or [1.0] * len(profile.samples)
-    for sample, weight in zip(profile.samples, weights, strict=False):
-        yield [frames[i] for i in sample if 0 <= i < len(frames)], weight
 
 
 _Line: TypeAlias = tuple[str, int]  # file, line

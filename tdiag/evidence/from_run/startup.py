@@ -14,7 +14,8 @@ from tdiag.evidence.from_run.records import (
     IteratorRecord,
     ProcessRecord,
 )
-from tdiag.evidence.from_run.stack_samples import make_stacks, read_stacks_file, samples_in
+from tdiag.evidence.from_run.stack_files import read_stacks_file
+from tdiag.evidence.from_run.stack_samples import make_stacks, samples_in
 from tdiag.evidence.machine import Startup
 from tdiag.evidence.sampled import Stacks
 from tdiag.probe.wire import startup_stacks_file

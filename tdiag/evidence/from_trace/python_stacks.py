@@ -16,6 +16,7 @@ import numpy as np
 from tdiag.evidence.from_trace.nesting import nest
 from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.model.place import Place
+from tdiag.probe.wire import COMPREHENSIONS
 from tdiag.trace import Trace
 
 T = TypeVar("T")
@@ -96,9 +97,10 @@ def python_functions(trace: Trace) -> Rows:
 
 @cache
 def user_frame(name: str) -> Place | None:
-    """The place in a name like ``train.py(15): loss``; None for other events and library code."""
+    """The place in a name like ``train.py(15): loss``; None for other events, library code, and
+    comprehensions, which are lines of the function around them."""
     match = FRAME.match(name)
-    if not match or name.startswith("<"):
+    if not match or name.startswith("<") or match["function"] in COMPREHENSIONS:
         return None
     file = match["file"]
     if INSTALLED.search(file) or re.split(r"[/\\.]", file)[0] in LIBRARIES:

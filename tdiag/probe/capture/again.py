@@ -8,14 +8,14 @@ matrix's power the step may have computed the one before: then one product is ne
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..by_tensor import MOST_TRACKED, ByTensor
 from ..models import plain
 from .constants import PLAIN
-from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, flat, tensors_in
+from .frozen_weights import DROPOUTS, RANDOM, flat, tensors_in
 
 if TYPE_CHECKING:
     from ..core import Probe
@@ -25,13 +25,12 @@ POWERS = {"matrix_power", "linalg_matrix_power"}
 
 
 class Again:
-    """One per window ``ops``. Tensors are known by id, each with a weak reference and its
-    version."""
+    """One per window ``ops``. ``numbers``: each tensor's version, and its number then."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         self.step = -1
-        self.numbers: dict[int, tuple[Any, int, int]] = {}
+        self.numbers: ByTensor[tuple[int, int]] = ByTensor()
         self.calls: dict[Any, tuple[int, ...]] = {}
         self.powers: set[tuple[int, int]] = set()  # number of a matrix, exponent
         self.last = 0
@@ -87,9 +86,9 @@ class Again:
 
     def _number(self, tensor: Any, changes: int = 0) -> int:
         """``changes``: the most changes of its contents since it had the number."""
-        known = self.numbers.get(id(tensor))
-        if known and known[0]() is tensor and 0 <= tensor._version - known[1] <= changes:
-            return known[2]
+        known = self.numbers.get(tensor)
+        if known and 0 <= tensor._version - known[0] <= changes:
+            return known[1]
         base = tensor._base if plain(tensor) else None
         if base is None or len(self.calls) >= MOST_TRACKED:
             return self._new(tensor)
@@ -109,5 +108,5 @@ class Again:
 
     def _keep(self, tensor: Any, number: int) -> None:
         """Inference tensors have no version, and subclasses may have none."""
-        if len(self.numbers) < MOST_TRACKED and plain(tensor) and not tensor.is_inference():
-            self.numbers[id(tensor)] = weakref.ref(tensor), tensor._version, number
+        if plain(tensor) and not tensor.is_inference():
+            self.numbers.keep(tensor, (tensor._version, number))

@@ -11,18 +11,19 @@ from typing import Any
 
 import torch
 
-from .frozen_weights import BRANCHES, DROPOUTS, RANDOM, changes, flat, holds, keep, tensors_in
+from ..by_tensor import ByTensor
+from .frozen_weights import BRANCHES, DROPOUTS, RANDOM, changes, flat, keep, tensors_in
 
 # What they return is chosen by their last inputs: a shuffled order is no chance.
 PICKS = {"__getitem__", "index_select", "gather", "take", "take_along_dim"}
 
 
 class BatchWork:
-    """One per window ``ops``. Tensors are known by id, each with a weak reference."""
+    """One per window ``ops``."""
 
     def __init__(self) -> None:
-        self.of_weights: dict[int, Any] = {}
-        self.of_chance: dict[int, Any] = {}
+        self.of_weights: ByTensor[bool] = ByTensor()
+        self.of_chance: ByTensor[bool] = ByTensor()
 
     def seen(self, name: str, args: Any, kwargs: Any, result: Any, frozen: bool) -> bool:
         """A call returned. ``frozen``: its result depends on frozen weights. Returns whether it
@@ -33,11 +34,11 @@ class BatchWork:
         results = [*made, *(given[:1] if changed else ())]
         weights = frozen or any(value.requires_grad for value in (*given, *made))
         weights = weights or any(
-            isinstance(v, torch.nn.Parameter) or holds(self.of_weights, v) for v in given
+            isinstance(v, torch.nn.Parameter) or v in self.of_weights for v in given
         )
         chance = name in RANDOM or name in DROPOUTS
         sources = given[:1] if name in PICKS else given
-        chance = chance or any(holds(self.of_chance, v) for v in sources)
+        chance = chance or any(v in self.of_chance for v in sources)
         if weights:
             keep(self.of_weights, results)
         if chance:

@@ -9,13 +9,13 @@ without data is not counted, because a buffer to be filled must be new in each s
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..by_tensor import MOST_TRACKED, ByTensor
 from ..models import plain
-from .frozen_weights import DROPOUTS, MOST_TRACKED, RANDOM, changes, flat, tensors_in
+from .frozen_weights import DROPOUTS, RANDOM, changes, flat, tensors_in
 
 if TYPE_CHECKING:
     from ..core import Probe
@@ -29,17 +29,16 @@ NOT, MAYBE, SURE = range(3)
 
 
 class Constants:
-    """One per process, because steps of different windows are compared. Tensors are known by id,
-    each with a weak reference. ``steps``: counted steps that could be compared with an earlier
-    one."""
+    """One per process, because steps of different windows are compared. ``steps``: counted steps
+    that could be compared with an earlier one."""
 
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
-        self.given: dict[int, tuple[Any, int, int]] = {}  # reference, version, first step
+        self.given: ByTensor[tuple[int, int]] = ByTensor()  # version, first step
         self.calls: dict[
             Any, int
         ] = {}  # (place, name, how often in its step) → hash of its numbers
-        self.made: dict[int, tuple[Any, int]] = {}  # made in this step: reference, how constant
+        self.made: ByTensor[int] = ByTensor()  # made in this step: how constant
         self.ordinals: dict[Any, int] = {}
         self.step, self.steps = -1, 0
 
@@ -64,21 +63,19 @@ class Constants:
         if level:
             level = min(level, self._same_numbers(place, name, args, kwargs))
         for value in (*made, *(given[:1] if changing else ())):
-            if len(self.made) < MOST_TRACKED:
-                self.made[id(value)] = weakref.ref(value), level
+            self.made.keep(value, level)
         return bool(level == SURE and given and made and not changing)
 
     def _level(self, tensor: Any) -> int:
-        made = self.made.get(id(tensor))
-        if made is not None and made[0]() is tensor:
-            return made[1]
+        made = self.made.get(tensor)
+        if made is not None:
+            return made
         if tensor.requires_grad or not plain(tensor) or tensor.is_inference():
             return NOT
-        before = self.given.get(id(tensor))
-        if before is not None and before[0]() is tensor and before[1] == tensor._version:
-            return SURE if before[2] < self.probe.step else MAYBE
-        if len(self.given) < MOST_TRACKED:
-            self.given[id(tensor)] = weakref.ref(tensor), tensor._version, self.probe.step
+        before = self.given.get(tensor)
+        if before is not None and before[0] == tensor._version:
+            return SURE if before[1] < self.probe.step else MAYBE
+        self.given.keep(tensor, (tensor._version, self.probe.step))
         return MAYBE
 
     def _same_numbers(self, place: Any, name: str, args: Any, kwargs: Any) -> int:

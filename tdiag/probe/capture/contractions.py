@@ -14,12 +14,12 @@ convolution of single pixels, with fewer channels, that gives the same on the sm
 from __future__ import annotations
 
 import math
-import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
-from .frozen_weights import MOST_TRACKED, tensors_in
+from ..by_tensor import ByTensor
+from .frozen_weights import tensors_in
 
 if TYPE_CHECKING:
     from .lines import LineCalls
@@ -87,15 +87,23 @@ WHOLE = (OUTER, DIAGONAL)  # what uses one may have further large inputs
 LARGER = 8  # times its inputs: smaller results come from a bias or a mask, not from all pairs
 
 
-# A large tensor: weak reference, kind, and the calls that made it, each with its line and time.
-Spread = tuple[Any, str, tuple[tuple["LineCalls", int], ...]]
+Call: TypeAlias = "tuple[LineCalls, int]"  # its line, and its time in ns
+
+
+class Spread(NamedTuple):
+    """A large tensor, its kind, and the calls that made it."""
+
+    tensor: Any
+    kind: str
+    calls: tuple[Call, ...]
 
 
 class Contractions:
     """One per window ``ops``."""
 
     def __init__(self) -> None:
-        self.spread: dict[int, Spread] = {}  # by id
+        # Large tensors → kind, and the calls that made them.
+        self.spread: ByTensor[tuple[str, tuple[Call, ...]]] = ByTensor()
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, elapsed: int
@@ -104,10 +112,10 @@ class Contractions:
         if not args:
             return
         given = list(tensors_in(args, kwargs))
-        large = [x for value in given if (x := self.spread.get(id(value))) and x[0]() is value]
+        large = [Spread(value, *x) for value in given if (x := self.spread.get(value))]
         if len(large) == 1:
             self._used(name, args, kwargs, given, result, large[0], (line, elapsed))
-        elif large and name not in PRODUCTS and all(x[1] == OUTER for x in large):
+        elif large and name not in PRODUCTS and all(x.kind == OUTER for x in large):
             self._whole(name, OUTER, args, result, large, (line, elapsed))
         elif name in SPREADS and (name != "einsum" or _is_outer(args)):
             most = max(map(_stored, given), default=0)
@@ -116,10 +124,10 @@ class Contractions:
 
     def _used(
         self, name: str, args: Any, kwargs: Any, given: list[Any], result: Any, large: Spread,
-        call: tuple[LineCalls, int],
+        call: Call,
     ) -> None:  # fmt: skip
         """A call with one large tensor."""
-        mine, kind, calls = large[0](), large[1], (*large[2], call)
+        mine, kind, calls = large.tensor, large.kind, (*large.calls, call)
         rows = all(_row(value) for value in given if value is not mine)
         if kind in WHOLE and (rows or name in SUMS[kind]):
             self._whole(name, kind, args, result, [large], call)
@@ -135,25 +143,25 @@ class Contractions:
 
     def _whole(
         self, name: str, kind: str, args: Any, result: Any, large: list[Spread],
-        call: tuple[LineCalls, int],
+        call: Call,
     ) -> None:  # fmt: skip
         """A call with outer products or a diagonal matrix. Making one counts at its first use."""
-        calls = (*(made for x in large for made in x[2]), call)
-        mine = large[0][0]()
+        calls = (*(made for x in large for made in x.calls), call)
+        mine = large[0].tensor
         if name in SUMS[kind]:
             if "solve" in name and args[0] is not mine:
                 return  # the right-hand side: an inverse is wanted
             _count(calls, kind)
-            for made, _, _ in large:
-                self.spread[id(made())] = made, kind, ()
+            for made in large:
+                self.spread.keep(made.tensor, (kind, ()))
         elif name in BETWEEN[kind] and (kind == OUTER or result.shape[-2:] == mine.shape[-2:]):
             self._keep(result, kind, calls)
 
-    def _keep(self, result: Any, kind: str, calls: tuple[tuple[LineCalls, int], ...]) -> None:
+    def _keep(self, result: Any, kind: str, calls: tuple[Call, ...]) -> None:
         if not isinstance(result, torch.Tensor):
             return
-        if len(self.spread) < MOST_TRACKED and result.numel() >= FEWEST[kind]:
-            self.spread[id(result)] = weakref.ref(result), kind, calls
+        if result.numel() >= FEWEST[kind]:
+            self.spread.keep(result, (kind, calls))
 
 
 def _is_outer(args: Any) -> bool:
@@ -168,7 +176,7 @@ def _narrows(given: list[Any]) -> bool:
     return math.prod(weight.shape[2:]) == 1 and bool(weight.shape[0] < weight.shape[1])
 
 
-def _count(calls: tuple[tuple[LineCalls, int], ...], kind: str) -> None:
+def _count(calls: tuple[Call, ...], kind: str) -> None:
     for line, elapsed in calls:
         line.contracted += elapsed
         line.contraction = kind

@@ -9,13 +9,13 @@ numbers the result is read: all that they took was copied if that was.
 from __future__ import annotations
 
 import math
-import weakref
 from collections import Counter
 from typing import Any
 
 import torch
 
-from .frozen_weights import MOST_TRACKED, tensors_in
+from ..by_tensor import ByTensor
+from .frozen_weights import tensors_in
 from .lines import LineCalls
 from .operands import CONVOLUTIONS, LONG_NS, MATRIX, readable
 
@@ -50,7 +50,7 @@ class RowCopies:
         self.made: dict[int, Any] = {}
         self.copied: dict[Any, list[int]] = {}
         # id of a result of copied rows → weak reference, copies of each, place.
-        self.results: dict[int, tuple[Any, int, Any]] = {}
+        self.results: ByTensor[tuple[int, Any]] = ByTensor()
         self.unlike: Counter[Any] = Counter()  # (place, function) → results without copies
 
     def seen(
@@ -62,10 +62,10 @@ class RowCopies:
                 self._copied(result, at, sure=name in COPIES)
             return
         first = args[0] if args else kwargs.get("input")
-        reference, copies, place = self.results.get(id(first), (None, 1, None))
-        if reference is not None and reference() is first:
+        known = self.results.get(first)
+        if known is not None:
             if name in ROW_BY_ROW and _same_for_all_rows(first, args, kwargs):
-                self._again(line, took, result, copies, place)
+                self._again(line, took, result, *known)
             return
         if took < LONG_NS:
             return
@@ -97,8 +97,8 @@ class RowCopies:
             sums = self.copied.setdefault(place, [0, 0])
             sums[0] += again
             sums[1] = max(sums[1], copies)
-        if isinstance(result, torch.Tensor) and len(self.results) < MOST_TRACKED:
-            self.results[id(result)] = weakref.ref(result), copies, place
+        if isinstance(result, torch.Tensor):
+            self.results.keep(result, (copies, place))
 
     def _copied(self, result: Any, at: Any, sure: bool) -> None:
         if isinstance(result, torch.Tensor) and result.dim() > 1:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..by_tensor import MOST_TRACKED
 from ..models import nbytes, node_of, nodes_below
+from ..places import place_of
 from ..wire import is_user_file
 from .padding import Padding
 from .tables import Tables
@@ -79,7 +81,6 @@ def unfused(name: str, args: Any, kwargs: Any) -> list[str]:
     return [why for why, true in found.items() if true]
 
 
-MOST_TRACKED = 50_000  # tensors; about 200 bytes each
 MOST_GRAPHS = 16
 MOST_FRAMES = 60  # frames searched upwards for a caller
 AFFINE = {
@@ -246,7 +247,7 @@ class Flow:
             caller = caller.f_back
         place = None
         if caller is not None:
-            place = (caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name)
+            place = tuple(place_of(caller))
         self.checkpoints[place] = frame.f_locals.get("use_reentrant")
 
     # --- in the end -----------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import posixpath
 import random
-import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..by_tensor import ByTensor
 from ..models import nbytes
 
 if TYPE_CHECKING:
@@ -28,19 +28,18 @@ RANDOM = {
 BRANCHES = {"item", "__bool__", "__float__", "__int__", "__index__", "tolist", "numpy"}
 DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"}
 NORMS = {"batch_norm": ("training", 5), "instance_norm": ("use_input_stats", 5)}
-MOST_TRACKED = 50_000  # tensors
 _CHANGING = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
 
 
 class FrozenWeights:
-    """One per window ``ops``. Tensors are known by id, each with a weak reference."""
+    """One per window ``ops``."""
 
     def __init__(self, inspection: Inspection) -> None:
         self.inspection = inspection
         self.trained = inspection.trained_parameters()
         self.weights: set[int] = set()
-        self.results: dict[int, Any] = {}
-        self.drawn: dict[int, Any] = {}  # tensors made from random numbers
+        self.results: ByTensor[bool] = ByTensor()
+        self.drawn: ByTensor[bool] = ByTensor()  # tensors made from random numbers
         self.taken = 0  # bytes of frozen results that other calls took
         self.modes: set[str] = set()
         self.random = self.branched = self.in_step = self.written = False
@@ -50,18 +49,20 @@ class FrozenWeights:
         """A call returned. Returns whether its result is frozen."""
         given = list(tensors_in(args, kwargs))
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
-        drawn = name in RANDOM or any(holds(self.drawn, value) for value in given)
+        drawn = name in RANDOM or any(value in self.drawn for value in given)
         if drawn:
             self.branched = self.branched or name in BRANCHES
             keep(self.drawn, made)
         weights = [v for v in given if isinstance(v, torch.nn.Parameter)]
-        taken = [v for v in given if holds(self.results, v)]
+        taken = [v for v in given if v in self.results]
         if not made or not (weights or taken):
             return False
         others = [v for v in given if not isinstance(v, torch.nn.Parameter)]
         recorded = any(value.requires_grad for value in (*made, *others))
         if recorded or any(id(weight) in self.trained for weight in weights):
-            self.taken += sum(nbytes(v) for v in taken if self.results.pop(id(v), None))
+            for value in taken:
+                self.taken += nbytes(value) if value in self.results else 0  # not twice
+                self.results.drop(value)
             return False
         if weights:
             changed = changes(name) and any(m is w for m in made for w in weights)
@@ -135,15 +136,9 @@ def changes(name: str) -> bool:
     return name in _CHANGING or (name.endswith("_") and not name.endswith("__"))
 
 
-def keep(known: dict[int, Any], tensors: list[Any]) -> None:
+def keep(known: ByTensor[bool], tensors: list[Any]) -> None:
     for tensor in tensors:
-        if len(known) < MOST_TRACKED:
-            known[id(tensor)] = weakref.ref(tensor)
-
-
-def holds(known: dict[int, Any], tensor: Any) -> bool:
-    reference = known.get(id(tensor))
-    return reference is not None and reference() is tensor
+        known.keep(tensor, True)
 
 
 def tensors_in(args: Any, kwargs: Any) -> Iterator[Any]:

@@ -6,13 +6,13 @@ as large up again. Rows of the same kind could be multiplied with their matrix t
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
+from ..by_tensor import ByTensor
 from .copied_rows import MOST_PLACES, PICKS, picks_rows
-from .frozen_weights import MOST_TRACKED, tensors_in
+from .frozen_weights import tensors_in
 from .lines import LineCalls
 
 VIEWS = {
@@ -27,10 +27,10 @@ class GatheredWeights:
     """One per window ``ops``."""
 
     def __init__(self) -> None:
-        # id of a tensor that was computed from parameters alone → weak reference.
-        self.weights: dict[int, Any] = {}
-        # id of picked matrices → weak reference, the call that picked them, its place, how many.
-        self.picked: dict[int, tuple[Any, list[tuple[LineCalls, int]], Any, tuple[int, int]]] = {}
+        # Tensors that were computed from parameters alone.
+        self.weights: ByTensor[bool] = ByTensor()
+        # Picked matrices → the call that picked them, its place, how many.
+        self.picked: ByTensor[tuple[list[tuple[LineCalls, int]], Any, tuple[int, int]]] = ByTensor()
         # Place of a pick → matrices picked by one call, and matrices there.
         self.lines: dict[Any, tuple[int, int]] = {}
 
@@ -49,7 +49,7 @@ class GatheredWeights:
             found = self._known(value)
             if found is None:
                 continue
-            _, calls, place, counts = found
+            calls, place, counts = found
             if name in VIEWS and result.numel() == value.numel():
                 self._keep(result, calls, place, counts)
             elif name in PRODUCTS:
@@ -60,8 +60,8 @@ class GatheredWeights:
                 if place in self.lines or len(self.lines) < MOST_PLACES:
                     self.lines[place] = max(self.lines.get(place, (0, 0)), counts)
             return
-        if given and all(map(self._is_weight, given)) and len(self.weights) < MOST_TRACKED:
-            self.weights[id(result)] = weakref.ref(result)
+        if given and all(map(self._is_weight, given)):
+            self.weights.keep(result, True)
 
     def _picks(self, source: Any, result: Any, at: Any, line: LineCalls, took: int) -> None:
         each = max(1, source.numel() // max(1, len(source)))  # numbers of one matrix
@@ -71,22 +71,15 @@ class GatheredWeights:
 
     def _is_weight(self, value: torch.Tensor) -> bool:
         for tensor in (value, value._base):
-            reference = self.weights.get(id(tensor))
-            known = reference is not None and reference() is tensor
-            if tensor is not None and (known or isinstance(tensor, torch.nn.Parameter)):
+            if tensor in self.weights or isinstance(tensor, torch.nn.Parameter):
                 return True
         return False
 
     def _known(self, value: torch.Tensor) -> Any:
-        for tensor in (value, value._base):
-            found = self.picked.get(id(tensor))
-            if tensor is not None and found is not None and found[0]() is tensor:
-                return found
-        return None
+        return self.picked.get(value) or self.picked.get(value._base)
 
     def _keep(self, result: Any, calls: Any, place: Any, counts: tuple[int, int]) -> None:
-        if len(self.picked) < MOST_TRACKED:
-            self.picked[id(result)] = weakref.ref(result), calls, place, counts
+        self.picked.keep(result, (calls, place, counts))
 
     def report(self) -> dict[str, Any]:
         """The field `gathered` of the `ops` record."""

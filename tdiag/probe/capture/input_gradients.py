@@ -7,13 +7,13 @@ of reentrant checkpoints must require gradients, so graphs with such nodes are l
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection
 from typing import Any
 
 import torch
 
 from .. import places
+from ..by_tensor import ByTensor
 from ..models import node_of
 from ..wire import MOST_GRAPH_NODES
 from .never_used import UnusedResults
@@ -31,10 +31,10 @@ class InputGradients:
         """``trained``: the ids of all tensors that optimizers have. ``calls``: the calls that
         recorded gradients, which tell how long each node's forward took."""
         self.trained, self.calls = trained, calls
-        # id of a tensor that was made to require gradients → weak reference, and where.
-        self.required: dict[int, tuple[Any, Any]] = {}
+        # Where each tensor was made to require gradients, () if that is unknown.
+        self.required: ByTensor[tuple[Any, ...]] = ByTensor(MOST_LEAVES)
         # The same for those that a backward has reached, until their gradients are read.
-        self.unread: dict[int, tuple[Any, Any]] = {}
+        self.unread: ByTensor[tuple[Any, ...]] = ByTensor(MOST_LEAVES)
         # Place → nodes that lead to such tensors alone, nodes in all, and the ns of the calls that
         # made both, summed over backwards.
         self.lines: dict[Any, list[int]] = {}
@@ -46,15 +46,13 @@ class InputGradients:
         if not isinstance(tensor, torch.Tensor):
             return
         if func == READS:
-            reference, place = self.unread.get(id(tensor), (None, None))
-            if reference is not None and reference() is tensor:
-                self.read.add(place)
+            if tensor in self.unread:
+                self.read.add(self.unread.get(tensor))
             return
         asked = (name == "requires_grad_" or func == REQUIRES) and tensor.requires_grad
         odd = asked and tensor.is_leaf and not isinstance(tensor, torch.nn.Parameter)
-        if odd and len(self.required) < MOST_LEAVES:
-            place = places.caller()
-            self.required[id(tensor)] = weakref.ref(tensor), tuple(place) if place else None
+        if odd:
+            self.required.keep(tensor, tuple(places.caller() or ()))
 
     def backward_begins(self, loss: Any) -> None:
         if not self.required:
@@ -65,8 +63,8 @@ class InputGradients:
         if not alone or len(self.lines) >= MOST_PLACES:
             return
         for leaf in leaves:
-            place = self.required[id(leaf)][1]
-            self.unread[id(leaf)] = weakref.ref(leaf), place
+            place = self.required.get(leaf) or ()
+            self.unread.keep(leaf, place)
             if leaf._backward_hooks:
                 self.read.add(place)
         numbers: dict[int | None, bool] = {n._sequence_nr(): its for n, its in reached.items()}
@@ -76,8 +74,7 @@ class InputGradients:
 
     def _asked(self, leaf: Any) -> bool:
         """Whether it was made to require gradients in the counted steps, and nobody trains it."""
-        reference, _ = self.required.get(id(leaf), (None, None))
-        return reference is not None and reference() is leaf and id(leaf) not in self.trained
+        return leaf in self.required and id(leaf) not in self.trained
 
     def _reached(self, root: Any, leaves: list[Any]) -> dict[Any, bool]:
         """Every node, and whether it leads to such tensors alone; empty if the graph is too large
@@ -107,5 +104,6 @@ class InputGradients:
 
     def report(self) -> dict[str, Any]:
         """The field `input_gradients` of the `ops` record."""
-        rows = [[place, *sums] for place, sums in self.lines.items() if place not in self.read]
+        unread = (x for x in self.lines.items() if x[0] not in self.read)
+        rows = [[place or None, *sums] for place, sums in unread]
         return {"input_gradients": rows}

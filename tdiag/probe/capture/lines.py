@@ -51,7 +51,8 @@ _OPEN = ""  # the phase is not yet known
 class LineCalls:
     """The calls of one of the user's lines. ``turns``: in how many turns it called, a turn being
     one batch, one call of a module with what follows it, or one backward. ``repeated``: the most
-    calls with the same weights before one backward; ``one_row``: all of these on one sample;
+    calls with the same weights before one backward that record gradients; ``weighted``: its calls
+    with weights, ``singly``: those of them on one sample;
     ``loop``: the weight with most calls; ``shared``: the most weights that took one input;
     ``joined``: the most parameters that one call joined; ``into``: the row that this one was added
     to;
@@ -61,8 +62,8 @@ class LineCalls:
     itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
     Trainer), one per name for each call of the function."""
 
-    __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "one_row", "loop", "shared",
-                 "joined", "into", "contraction", "fft_length", "samples_at")  # fmt: skip
+    __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "weighted", "singly", "loop",
+                 "shared", "joined", "into", "contraction", "fft_length", "samples_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
@@ -74,7 +75,7 @@ class LineCalls:
         self.separate = self.penalty = self.indexed = 0
         self.contraction = ""
         self.turns: set[int] = set()
-        self.repeated, self.one_row, self.joined = 0, True, 0
+        self.repeated = self.weighted = self.singly = self.joined = 0
         self.into: LineCalls | None = None
         self.samples_at: Any = None
         self.loop: OfWeight | None = None
@@ -93,7 +94,8 @@ class LineCalls:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.turns |= other.turns
         self.repeated = max(self.repeated, other.repeated)
-        self.one_row = self.one_row and other.one_row
+        self.weighted += other.weighted
+        self.singly += other.singly
         self.joined = max(self.joined, other.joined)
         self.fft_length = max(self.fft_length, other.fft_length)
         self.loop = more(self.loop, other.loop)
@@ -108,7 +110,7 @@ class LineCalls:
             **{name: getattr(self, name) for name in SUMS},
             "turns": len(self.turns),
             "repeated": self.repeated,
-            "one_row": self.one_row and self.repeated > 0,
+            "one_row": self.repeated > 0 and 2 * self.singly > self.weighted,
             "series": self.loop.series if self.loop else 0,
             "looped": self.loop.at if self.loop else None,
             "shared": self.shared.size if self.shared else 0,
@@ -163,7 +165,8 @@ class Lines:
         line.loop = more(line.loop, calls)
         line.shared = more(line.shared, of_input)
         line.repeated = max(line.repeated, calls.recorded)
-        line.one_row = line.one_row and calls.one_row
+        line.weighted += 1
+        line.singly += calls.one_row
 
     def described(self) -> list[dict[str, Any]]:
         self._follow()

@@ -7,12 +7,12 @@ scaled, transposed and added to another matrix.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
-from .frozen_weights import MOST_TRACKED, tensors_in
+from ..by_tensor import ByTensor
+from .frozen_weights import tensors_in
 from .lines import LineCalls
 from .operands import FEWEST
 
@@ -25,11 +25,10 @@ SMALLER = 8  # the inner side, compared with both outer ones: then two products 
 
 
 class LowRank:
-    """One per window ``ops``. Products are known by id, each with a weak reference and the calls
-    that made it."""
+    """One per window ``ops``. ``made``: the calls that made each product."""
 
     def __init__(self) -> None:
-        self.made: dict[int, tuple[Any, list[tuple[LineCalls, int]]]] = {}
+        self.made: ByTensor[list[tuple[LineCalls, int]]] = ByTensor()
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, took: int
@@ -53,15 +52,12 @@ class LowRank:
                 self._keep(result, [(line, took)])
 
     def _known(self, value: torch.Tensor) -> list[tuple[LineCalls, int]] | None:
-        for tensor in (value, value._base):
-            reference, calls = self.made.get(id(tensor), (None, None))
-            if tensor is not None and reference is not None and reference() is tensor:
-                return calls
-        return None
+        known = self.made.get(value)
+        return self.made.get(value._base) if known is None else known
 
     def _keep(self, result: torch.Tensor, calls: list[tuple[LineCalls, int]]) -> None:
-        if result.numel() >= FEWEST and len(self.made) < MOST_TRACKED:
-            self.made[id(result)] = weakref.ref(result), calls
+        if result.numel() >= FEWEST:
+            self.made.keep(result, calls)
 
 
 def _is_parameter(value: torch.Tensor) -> bool:

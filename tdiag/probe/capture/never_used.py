@@ -20,9 +20,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .. import places
+from ..by_tensor import MOST_TRACKED
 from ..models import node_of, nodes_below
 from ..wire import GRAD_OF_ELEMENT, MOST_GRAPH_NODES
-from .frozen_weights import MOST_TRACKED, changes, flat, tensors_in
+from .frozen_weights import changes, flat, tensors_in
 from .lines import LineCalls
 
 # These ask for a tensor's form, not for its values.
@@ -46,7 +47,7 @@ class Call:
     def __init__(self, line: LineCalls, took: int, node: int | None) -> None:
         self.line, self.took, self.node = line, took, node
         frames = places.user_frames() if node is not None else ()
-        self.stack = tuple((frame.f_code, frame.f_lineno) for frame in frames)
+        self.stack = tuple((places.of_function(frame).f_code, frame.f_lineno) for frame in frames)
         self.storages: list[Any] = []
         self.of: list[Value] = []
         self.fate = NEVER

@@ -3,13 +3,13 @@ differentiated by hand."""
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from .frozen_weights import MOST_TRACKED, tensors_in
+from ..by_tensor import ByTensor
+from .frozen_weights import tensors_in
 from .lines import LineCalls
 
 # Their result has the same numbers: of parameters, or of their squares.
@@ -36,10 +36,10 @@ class OfParameters:
 
 
 class Penalties:
-    """One per window ``ops``. Values are known by id, each with a weak reference."""
+    """One per window ``ops``."""
 
     def __init__(self) -> None:
-        self.tensors: dict[int, tuple[Any, OfParameters]] = {}
+        self.tensors: ByTensor[OfParameters] = ByTensor()
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, took: int
@@ -60,17 +60,17 @@ class Penalties:
         if any(made is None and x.numel() > 1 for x, made in zip(given, known)):
             return
         made = _made_by(name, args, kwargs, parts)
-        if made is None or len(self.tensors) >= MOST_TRACKED:
+        if made is None:
             return
         for part in {id(part): part for part in parts}.values():
             made.spent += part.spent
         made.spent.append((line, took))
-        self.tensors[id(result)] = weakref.ref(result), made
+        self.tensors.keep(result, made)
 
     def _known(self, value: Any) -> OfParameters | None:
-        known = self.tensors.get(id(value))
-        if known is not None and known[0]() is value:
-            return known[1]
+        known = self.tensors.get(value)
+        if known is not None:
+            return known
         mine = isinstance(value, torch.nn.Parameter) and value.requires_grad
         return OfParameters() if mine else None
 

@@ -10,13 +10,12 @@ row: two batches that take their positions from one table are no such sequence.
 from __future__ import annotations
 
 import itertools
-import weakref
 from typing import Any
 
 import torch
 
 from .. import places
-from .frozen_weights import MOST_TRACKED
+from ..by_tensor import ByTensor
 from .lines import LineCalls
 
 JOINS = {"cat", "concat", "concatenate", "stack"}
@@ -38,8 +37,7 @@ class Prefixes:
         self.again = 0.0
         self.lines: dict[Any, list[int]] = {}
         self.numbers = itertools.count()
-        # id of a tensor → (weak reference, number of its sequence).
-        self.known: dict[int, tuple[Any, int]] = {}
+        self.known: ByTensor[int] = ByTensor()  # tensor → number of its sequence
         # (sequence, id of a weight) → the shape that it was given last, and how often it has grown.
         self.given: dict[tuple[int, int], tuple[torch.Size, int]] = {}
 
@@ -48,12 +46,12 @@ class Prefixes:
         if name in JOINS:
             self._joined(args[0] if args else (), result)
         elif name in FOLLOWED and args:
-            number = self._number(args[0])
+            number = self.known.get(args[0])
             if number is None and name == "__getitem__":  # the begin of a longer one, perhaps
                 self._keep(args[0], number := next(self.numbers))
             if number is not None:
                 self._keep(result, number)
-        elif name in LAYERS and len(args) > 1 and (number := self._number(args[0])) is not None:
+        elif name in LAYERS and len(args) > 1 and (number := self.known.get(args[0])) is not None:
             self._computed(args[0].shape, (number, id(args[1])))
         line.prefix += round(took * self.again)
 
@@ -64,7 +62,7 @@ class Prefixes:
     def _joined(self, parts: Any, result: Any) -> None:
         if not isinstance(parts, (list, tuple)) or not parts:
             return
-        number = self._number(parts[0])
+        number = self.known.get(parts[0])
         if number is None:
             self._keep(parts[0], number := next(self.numbers))
         else:
@@ -83,13 +81,9 @@ class Prefixes:
             for number, more in enumerate((1, new, new - old)):
                 line[number] += more
 
-    def _number(self, tensor: Any) -> int | None:
-        reference, number = self.known.get(id(tensor), (None, None))
-        return number if reference is not None and reference() is tensor else None
-
     def _keep(self, tensor: Any, number: int) -> None:
-        if isinstance(tensor, torch.Tensor) and len(self.known) < MOST_TRACKED:
-            self.known[id(tensor)] = weakref.ref(tensor), number
+        if isinstance(tensor, torch.Tensor):
+            self.known.keep(tensor, number)
 
     def report(self) -> dict[str, Any]:
         """The field `prefixes` of the `ops` record."""

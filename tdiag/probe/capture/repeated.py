@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import torch
 
 from .. import places
-from .frozen_weights import BRANCHES, MOST_TRACKED, changes, flat, tensors_in
+from ..by_tensor import ByTensor
+from .frozen_weights import BRANCHES, changes, flat, tensors_in
 
 IN_DOUBT = 1  # the first bit in sets of weights
 
@@ -51,7 +52,7 @@ class Repeats:
 
 class OfWeight:
     """The calls with one weight. ``bit``: its own in sets of weights. ``recorded``: those that
-    record gradients; ``one_row``: all of these got one sample. ``begun``: those that need no
+    record gradients; ``one_row``: the last one got one sample. ``begun``: those that need no
     earlier one's result; ``doubt``: whether others may not need it either."""
 
     def __init__(self, bit: int) -> None:
@@ -106,13 +107,13 @@ def more(one: Either | None, other: Either | None) -> Either | None:
 
 
 class RepeatedCalls:
-    """Since the last batch or backward. Tensors are known by id, each with a weak reference and the
-    weights it comes from, as the bits of a number."""
+    """Since the last batch or backward. ``tensors``: the weights that each comes from, as the bits
+    of a number."""
 
     def __init__(self) -> None:
         self.weights: dict[int, OfWeight] = {}
         self.inputs: dict[tuple[int, int, torch.Size], OfInput] = {}
-        self.tensors: dict[int, tuple[Any, int]] = {}
+        self.tensors: ByTensor[int] = ByTensor()
         self.read = False  # a value that comes from weights
 
     def forget(self) -> None:
@@ -144,22 +145,18 @@ class RepeatedCalls:
             found = calls, self._input(line, first, weight, taken, frames) if recorded else None
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
         for value in (*made, *(given[:1] if changes(name) else ())):
-            self._keep(value, sources)
+            self.tensors.keep(value, sources)
         return found
 
     def _sources(self, tensor: Any) -> int:
         if isinstance(tensor, torch.nn.Parameter):
             return 0
-        known = self.tensors.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
+        known = self.tensors.get(tensor)
+        if known is not None:
+            return known
         sources = IN_DOUBT if self.read else 0
-        self._keep(tensor, sources)
+        self.tensors.keep(tensor, sources)
         return sources
-
-    def _keep(self, tensor: Any, sources: int) -> None:
-        if len(self.tensors) < MOST_TRACKED:
-            self.tensors[id(tensor)] = weakref.ref(tensor), sources
 
     def _weight(self, weight: Any, sources: int, given: Any, frames: list[FrameType]) -> OfWeight:
         known = self.weights.get(id(weight))
@@ -171,7 +168,7 @@ class RepeatedCalls:
             known.doubt = known.doubt or bool(sources & IN_DOUBT)
         if torch.is_grad_enabled():
             known.recorded += 1
-            known.one_row = known.one_row and _one_row(given)
+        known.one_row = _one_row(given)
         return known
 
     def _input(

@@ -12,12 +12,12 @@ are taken of its result.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
-from .frozen_weights import BRANCHES, MOST_TRACKED, flat, tensors_in
+from ..by_tensor import ByTensor
+from .frozen_weights import BRANCHES, flat, tensors_in
 from .lines import LineCalls
 from .operands import LONG_NS
 
@@ -105,12 +105,12 @@ class Product:
 
 
 class ThrownAway:
-    """One per window ``ops``. Values are known by id, each with a weak reference, and with the
-    products that it comes from: of these, how many last dimensions of it make a row (1 or 0)."""
+    """One per window ``ops``. ``tensors``: the products that each comes from, and how many last
+    dimensions of it make a row of theirs (1 or 0)."""
 
     def __init__(self) -> None:
         self.made: list[Product] = []
-        self.tensors: dict[int, tuple[Any, dict[Product, int]]] = {}
+        self.tensors: ByTensor[dict[Product, int]] = ByTensor()
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, at: Any, line: LineCalls, took: int
@@ -123,7 +123,7 @@ class ThrownAway:
         before: list[Product] = []
         passed: list[tuple[Any, int, Product]] = []
         for value in given:
-            known = self._known(value)
+            known = self.tensors.get(value)
             if not known or not (results or name in BRANCHES):
                 continue  # its shape was asked for
             if not results and value.dtype is torch.bool:
@@ -174,17 +174,14 @@ class ThrownAway:
         mostly = _recorded_ns(lost) > MOST_KEPT * _recorded_ns(self.made)
         for made in lost:
             made.settle(mostly)
-        self.made, self.tensors = [], {}
-
-    def _known(self, tensor: Any) -> dict[Product, int]:
-        known = self.tensors.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else {}
+        self.made = []
+        self.tensors.clear()
 
     def _keep(self, tensor: Any, made: Product, width: int) -> None:
-        if known := self._known(tensor):
+        if known := self.tensors.get(tensor):
             known[made] = width
-        elif len(self.tensors) < MOST_TRACKED:
-            self.tensors[id(tensor)] = weakref.ref(tensor), {made: width}
+        else:
+            self.tensors.keep(tensor, {made: width})
 
 
 def _recorded_ns(products: list[Product]) -> int:

@@ -7,11 +7,11 @@ them is multiplied.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 
+from ..by_tensor import ByTensor
 from .frozen_weights import tensors_in
 from .lines import LineCalls
 from .operands import CONVOLUTIONS, FEWEST, LONG_NS, MATRIX, in_memory, readable
@@ -30,7 +30,7 @@ class Zeros:
     """One per window ``ops``."""
 
     def __init__(self) -> None:
-        self.made: dict[int, Any] = {}  # id of a tensor that was made of zeros → weak reference
+        self.made: ByTensor[bool] = ByTensor()  # tensors that were made of zeros
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, took: int
@@ -38,7 +38,7 @@ class Zeros:
         """A call of this line returned after ``took`` ns."""
         if name in ZEROS:
             if isinstance(result, torch.Tensor) and result.numel() >= FEWEST:
-                self.made[id(result)] = weakref.ref(result)
+                self.made.keep(result, True)
             return
         if took < LONG_NS or name not in MATRIX | CONVOLUTIONS | WHOLE:
             return
@@ -55,8 +55,7 @@ class Zeros:
     def _written(self, value: torch.Tensor) -> float:
         """The share of a tensor that its slices with any value but zero span, in all dimensions; 1
         for one that was not made of zeros, or holds nothing else."""
-        reference = self.made.get(id(value))
-        if reference is None or reference() is not value or not in_memory(value):
+        if value not in self.made or not in_memory(value):
             return 1.0
         used = value != 0
         share = 1.0
