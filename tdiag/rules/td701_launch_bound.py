@@ -53,7 +53,7 @@ from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, same_function, where
 from tdiag.rules.call_parts import BACKWARD_TIMES
 from tdiag.rules.callers import common_caller
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
@@ -204,6 +204,7 @@ def _on_cpu(
         compared = f"but the work of the whole step needs {duration(best or 0.0)} at best"
     few = "small " if fixed is small else ""
     times, repeated_at = _repeated(phases, ops, apart, trees)
+    loop_at = None if times else _most_in_a_loop(ops, apart)
     micro = _micro_batches(phases)
     return Found(
         summary=(
@@ -211,6 +212,7 @@ def _on_cpu(
             f" {per_step(fixed.spent_ns, budget.step_ns)} for {fixed.calls:.0f} torch calls:"
             f" {duration(fixed.spent_ns / fixed.calls)} per call, {compared}."
             + (f" Their lines run {times:.0f} times a step{where(repeated_at)}." if times else "")
+            + (f" Most of them are made in a loop{where(loop_at)}." if loop_at else "")
         ),
         evidence=(
             count(f"{few}torch calls in forward", fixed.calls, "ops", "per_step"),
@@ -236,7 +238,7 @@ def _on_cpu(
             + "; low end: half of the fixed costs.",
             ("forward", "backward"),
         ),
-        at=repeated_at if times else loader.created_at if loader else None,
+        at=repeated_at or loop_at or (loader.created_at if loader and not times else None),
     )
 
 
@@ -276,12 +278,24 @@ def _together(times: float, at: Place | None) -> Fix:
 def _loop(ops: Ops) -> list[OpLine]:
     """Lines of the forward pass that loop over calls without weights. A loop over layers cannot be
     written as one expression."""
+    return [x for x in _looping(ops) if not LAYERS & x.names.keys()]
+
+
+def _looping(ops: Ops) -> list[OpLine]:
     lines = [x for x in ops.lines if x.phase == "forward" and x.in_loop and x.names]
-    return [
-        x
-        for x in lines
-        if max(x.names.values()) >= MIN_LINE_CALLS * x.turns and not LAYERS & x.names.keys()
-    ]
+    return [x for x in lines if max(x.names.values()) >= MIN_LINE_CALLS * x.turns]
+
+
+def _most_in_a_loop(ops: Ops, apart: list[OpLine]) -> Place | None:
+    """The line that takes longest of a function whose loops, over layers, too, make most of the
+    calls in forward."""
+    lines = [x for x in ops.lines if x.phase == "forward" and x not in apart]
+    looping = [x for x in _looping(ops) if x not in apart]
+    worst = max(looping, key=lambda x: x.elapsed_ns, default=None)
+    if worst is None:
+        return None
+    of_it = sum(x.elapsed_ns for x in looping if same_function(x.at, worst.at))
+    return worst.at if of_it > MAJORITY_FRAC * sum(x.elapsed_ns for x in lines) else None
 
 
 def _on_device(

@@ -19,8 +19,8 @@ its own slice: stack their weights, and multiply all slices with them in one `to
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that one layer
 instead of many saved in measurements (16 to 256 linear layers), but not the time that the products
-need at best. The high end includes the updates
-of their parameters, by their share in the optimizer's tensors. Low end 0 if the calls do much work.
+need at best. At the high end backward may take four times their share, and the updates of their
+parameters go, too, by their share in the optimizer's tensors. Low end 0 if the calls do much work.
 
 ## When this advice is wrong
 If the layers differ in kind, or are trained at different times.
@@ -36,6 +36,7 @@ from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
+from tdiag.rules.call_parts import BACKWARD_TIMES
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of, products_ns
 from tdiag.rules.loops import MIN_LINE_CALLS
@@ -81,8 +82,8 @@ def check(
     at = worst.shared_at or worst.at
     layers, merged = worst.shared, 1 - 1 / worst.shared
     updates = phases.wall_ns.get("optimizer", 0.0) * _tensors(lines, optimizers) * merged
-    saved = cost.spent_ns * min(merged, 1 - 1 / MERGED_HIGH)
-    high = min(saved, max(0.0, cost.spent_ns - products_ns(lines, work, roof))) + updates
+    saved = cost.most_ns * min(merged, 1 - 1 / MERGED_HIGH)
+    high = min(saved, max(0.0, cost.most_ns - products_ns(lines, work, roof))) + updates
     return Found(
         summary=(
             f"{layers} layers are called one after another on one input, or on slices of it,"
@@ -107,7 +108,8 @@ def check(
         gain=Gain(
             min(cost.spent_ns * (1 - 1 / MERGED_LOW), high) if sure else 0.0,
             high,
-            "high end: the most that one layer instead of many saved in measurements, but not the"
+            "high end: the most that one layer instead of many saved in measurements, of a backward"
+            f" that takes up to {BACKWARD_TIMES:.0f} times as long as for other calls, but not the"
             " time that their products need at best, and the updates of their parameters; low"
             " end: "
             + ("the least that it saved." if sure else "nothing, if the calls work efficiently."),

@@ -189,15 +189,25 @@ def test_many_tiny_calls_are_launch_bound_and_large_ones_are_healthy() -> None:
     assert isinstance(result("TD605", large), Finding)
 
 
-@pytest.mark.parametrize(("call", "line"), [("mul", 20), ("linear", None)])
-def test_a_loop_of_small_calls_is_named_and_a_loop_over_layers_is_not(
-    call: str, line: int | None
+@pytest.mark.parametrize(("call", "rewritten"), [("mul", True), ("linear", False)])
+def test_a_loop_of_small_calls_is_to_be_rewritten_and_one_over_layers_is_only_named(
+    call: str, rewritten: bool
 ) -> None:
     loop_line = op_line(20, "forward", 200, grad_calls=200.0, in_loop=True, names={call: 200.0})
     times = {"forward": 2, "backward": 2}
     tiny = Evidence().add(budget(**times), phases(**times), DISPATCH, ops(loop_line))
     found = finding("TD701", tiny)
-    assert (found.location and found.location.line) == line
+    assert found.location == loop_line.at
+    assert ("larger batch" not in found.fix.text) is rewritten
+    assert rewritten or "Most of them are made in a loop at train.py:20" in found.summary
+
+
+def test_small_calls_that_loops_make_the_smaller_part_of_are_the_whole_models() -> None:
+    loop_line = op_line(20, "forward", 90, grad_calls=90.0, in_loop=True, names={"linear": 90.0})
+    other = op_line(31, "forward", 120, grad_calls=120.0, at=at(31, "encode"))
+    times = {"forward": 2, "backward": 2}
+    evidence = Evidence().add(budget(**times), phases(**times), DISPATCH, ops(loop_line, other))
+    assert finding("TD701", evidence).location is None
 
 
 def test_a_step_that_accumulates_takes_larger_batches_instead() -> None:

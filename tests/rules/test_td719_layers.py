@@ -69,6 +69,16 @@ def test_merging_saves_nothing_of_what_the_products_need() -> None:
     assert found.at_best_ns == pytest.approx(20 * MS, rel=0.02)
 
 
+def test_the_backward_of_small_layers_may_take_four_times_its_share() -> None:
+    other = op_line(20, "forward", 40, grad_calls=40.0, names={"linear": 1.0}, at=at(20, "stem"))
+    found = run_rule(
+        find("TD719"),
+        find("TD719").fires().add(budget(**SLOW), phases(**SLOW), ops(HEADS, other), PRICE),
+    )
+    assert isinstance(found, Finding)
+    assert found.at_best_ns == pytest.approx((20 + 60 * 4 / 5) * MS * 39 / 40, rel=0.01)
+
+
 def test_the_high_end_includes_the_updates_of_their_parameters() -> None:
     updated = Optimizer(name="SGD", created_at=at(9), tensors=80, config={})
     alone, all_of_them = judged(), judged(Optimizers(optimizers=(updated,)))
