@@ -15,8 +15,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def _finding(case: Drawn, finding: dict[str, Any]) -> Row:
 
 def outcome(case: Drawn, row: Row) -> Row:
     """What was right, None where it is not judged."""
-    result: Row = dict.fromkeys((*JUDGED, "width"))
+    result: Row = dict.fromkeys((*JUDGED, "width", "off"))
     first_three = row["findings"][:3]
     if case.healthy:
         promised = [f["speedup"][1] for f in row["findings"] if f["speedup"]]
@@ -111,6 +112,7 @@ def outcome(case: Drawn, row: Row) -> Row:
         low, high = mine["speedup"]
         result["range"] = low <= row["gains"][mine["fix"][0]] <= high
         result["width"] = high / low
+        result["off"] = math.sqrt(low * high) / row["gains"][mine["fix"][0]]  # the middle
     return result
 
 
@@ -158,9 +160,11 @@ def summarise(rows: list[Row], cases: dict[str, Drawn]) -> None:
     print("\n| | all | " + " | ".join(kinds) + " |\n" + "|---" * (len(kinds) + 2) + "|")
     for what in JUDGED:
         print(f"| {what} | " + " | ".join(_by_kind(done, what, kinds)) + " |")
-    widths = [right["width"] for _, right in done if right["width"]]
-    if widths:
-        print(f"\nmedian width of the ranges, high ÷ low: {statistics.median(widths):.2f}")
+    ranges = [right for _, right in done if right["width"]]
+    if ranges:
+        width = statistics.median(right["width"] for right in ranges)
+        off = times(right["off"] for right in ranges)
+        print(f"\nmedian width of the ranges, high ÷ low: {width:.2f}; middle off by {off:.2f}")
     weak = [row["name"] for row, right in done if not any(v is not None for v in right.values())]
     print(f"\nnot judged, for the waste is too weak or the twin is no better: {weak}")
     open_ = [row["name"] for row, _ in done if cases[row["name"]].wastes and "gain" not in row]
@@ -168,6 +172,11 @@ def summarise(rows: list[Row], cases: dict[str, Drawn]) -> None:
     for row in rows:
         if "failed" in row:
             print(f"\nfailed: {row['name']}: {row['failed']}")
+
+
+def times(values: Iterable[float]) -> float:
+    """The median of how far these ratios are from 1, as a ratio of at least 1."""
+    return math.exp(statistics.median(abs(math.log(value)) for value in values))
 
 
 def _by_kind(done: list[tuple[Row, Row]], what: str, kinds: list[str]) -> list[str]:

@@ -31,6 +31,18 @@ def test_predictions_are_held_against_what_was_measured() -> None:
     assert "1 predicted too little, 0 too much" in text
 
 
+def test_drawn_cases_count_by_the_seed_that_drew_them() -> None:
+    """Of seed 6: a table read row by row, whose fix TD210 gives, and a healthy training."""
+    frame, healthy = "6-002-frame_lookup-plain-attention-medium", "6-038-healthy-stream-layers-huge"
+    found = {"code": "TD210", "at": ["train.py", 1], "of": [0], "fix": [0], "speedup": [1.0, 4.0]}
+    judged = {"class": "cpu", "findings": [found], "gain": 2.0, "gains": [2.0], "kind": "DATA"}
+    alarm = {"class": "compute", "findings": [found]}
+    rows = [{"name": frame, **judged}, {"name": healthy, **alarm}, {"name": "7-000", **judged}]
+    assert accuracy_page.of_drawn(rows)[2:-1] == [
+        "| 6 | 2 | 1 of 1 (100%) | 1 of 1 (100%) | 1 of 1 (100%) | 4.00 | 1.00× | 1 of 1 (100%) |"
+    ]
+
+
 def test_a_trial_of_nothing_that_claims_something_is_named() -> None:
     quiet = {**TRIAL, "answer": "no effect", "speedup": 0.99}
     lines = accuracy_page.of_nothing([TRIAL, quiet, {"name": "p --change", "failed": "no"}])
