@@ -98,7 +98,6 @@ DECOMPRESS_IN_WORKERS = Waste(
     {"DATA": dataset(PACKED, UNPACK), "LOADER": "batch_size=32, num_workers=$CORES"},
     {"DATA": dataset(PACKED + UNPACKED, "return self.rows[i % 128], i % 10")},
     ("TD209",),
-    change="loader.cache",
 )
 
 RECORDS = """

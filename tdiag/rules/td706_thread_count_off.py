@@ -18,12 +18,13 @@ Use one intra-op thread for each core that this process has to itself.
 
 ## How the gain is computed
 All ends start from the computing time. Too many threads in one process: at worst every call takes
-threads ÷ cores turns; at best the extra threads only wait. In several processes: at worst a call
-takes as many times as long as the worst measurement on an otherwise idle machine, but the step's
-work still takes its time at the machine's best rates. Too few threads: at best calls speed up in
-proportion to threads, but no more than this machine's products and copies did when all cores were
-tried after the run; at worst they do not. If that was not tried, threads beyond the physical cores
-do not count, as in torch's default.
+threads ÷ cores turns, or, if that is more, the calls need only the time of their work at the
+machine's best rates and their fixed cost; at best the extra threads only wait. In several
+processes: at worst a call takes as many times as long as the worst measurement on an otherwise idle
+machine, but the step's work still takes its time at the machine's best rates. Too few threads: at
+best calls speed up in proportion to threads, but no more than this machine's products and copies
+did when all cores were tried after the run; at worst they do not. If that was not tried, threads
+beyond the physical cores do not count, as in torch's default.
 
 ## When this advice is wrong
 Calls bound by memory bandwidth gain little from more threads. Another training on the machine may
@@ -39,11 +40,12 @@ from tdiag.evidence.machine import Busy, System, Threads
 from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, count, held, text, where
 from tdiag.rules.examples import MS, budget, op_line, ops, system, threads
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.units import plural
 
 CODE = "TD706"
@@ -77,6 +79,7 @@ def check(
     ops: Ops | None,
     roof: Roof | None,
     work: Work | None,
+    dispatch: Dispatch | None,
 ) -> Found | None:
     cores = max(1, int(system.cores_allowed))
     loader = loaders.train() if loaders else None
@@ -94,19 +97,21 @@ def check(
             lost = min(lost, _beyond_the_work(budget, roof, work))
             return _crowded(budget, threads, system, trainings, fit, lost) if lost > 0 else None
     if threads.intra_op > cores:
-        surplus = (1 - cores / threads.intra_op) * _share_at_stake(ops)
-        return _training(budget, threads, system, cores, surplus)
+        lost = held(budget, *PARALLEL) * (1 - cores / threads.intra_op) * _share_at_stake(ops)
+        lost = max(lost, _lost_by_calls(budget, ops, dispatch, roof, work))
+        return _training(budget, threads, system, cores, lost)
     fit = min(cores, system.fitting(threads.intra_op))
     if threads.intra_op < fit:
         idle = min(1 - threads.intra_op / fit, _saved_by_more(threads, system, roof, work))
-        idle *= _large_share(ops)
-        return _training(budget, threads, system, fit, idle) if idle else None
+        lost = held(budget, *PARALLEL) * idle * _large_share(ops)
+        return _training(budget, threads, system, fit, lost) if lost else None
     return None
 
 
-def _training(budget: Budget, threads: Threads, system: System, cores: int, share: float) -> Found:
-    """Too many or too few intra-op threads for the ``cores`` that are free: ``share`` of the
-    computing time is affected."""
+def _training(
+    budget: Budget, threads: Threads, system: System, cores: int, lost_ns: float
+) -> Found:
+    """Too many or too few intra-op threads for the ``cores`` that are free."""
     available = plural(round(system.cores_allowed, 2), "available core")
     few = threads.intra_op < cores
     return Found(
@@ -125,9 +130,11 @@ def _training(budget: Budget, threads: Threads, system: System, cores: int, shar
         ),
         gain=Gain(
             0.0,
-            held(budget, *PARALLEL) * share,
+            lost_ns,
             f"high end: computing time changes with the threads, from {threads.intra_op} to"
-            f" {cores}; low end: nothing, if threads are not the limit.",
+            f" {cores}"
+            + ("" if few else ", or calls take no longer than their work and their fixed cost")
+            + "; low end: nothing, if threads are not the limit.",
             PARALLEL,
         ),
         at=threads.set_at,
@@ -210,6 +217,19 @@ def _beyond_the_work(budget: Budget, roof: Roof | None, work: Work | None) -> fl
     if roof is None or work is None or roof.certainty < MAJORITY_FRAC:
         return computing
     return max(0.0, computing - sum(map(roof.best_ns, work.ops)))
+
+
+def _lost_by_calls(
+    budget: Budget, ops: Ops | None, dispatch: Dispatch | None, roof: Roof | None, work: Work | None
+) -> float:
+    """The same without the fixed cost of the calls; 0 if that or the rates are not known. Short
+    calls that are split wait for threads that have no core, too."""
+    if ops is None or dispatch is None or roof is None or work is None:
+        return 0.0
+    calls = sum(x.calls for x in ops.lines if x.phase in PARALLEL)
+    fixed = FIXED_COST_FACTOR * dispatch.grad_op_ns * calls
+    known = roof.certainty >= MAJORITY_FRAC
+    return max(0.0, _beyond_the_work(budget, roof, work) - fixed) if known else 0.0
 
 
 def _workers_too_many(

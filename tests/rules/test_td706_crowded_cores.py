@@ -9,6 +9,7 @@ from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.machine import Busy
 from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Dispatch
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
 from tdiag.rules.catalogue import find
@@ -43,6 +44,31 @@ def test_torchs_own_threads_in_workers_are_measured_by_their_change() -> None:
 def test_a_thread_for_each_core_is_not_too_many(each: int, processes: int, cores: float) -> None:
     """Nor are more processes than cores, of one thread each: no number of threads helps them."""
     assert run_rule(THREADS, crowd(each, processes, cores=cores)) is None
+
+
+@pytest.mark.parametrize(
+    ("op_ns", "best_ms", "lost_ms"),
+    [
+        (2500, 10.0, 53.0),  # 66 ms of computing; the fixed cost of 200 calls is 3 ms
+        (2500, 60.0, 3.0),
+        (60_000, 10.0, 0.0),  # they take no longer than calls on nothing do here
+    ],
+)
+def test_short_calls_that_are_split_wait_for_threads_without_a_core_too(
+    op_ns: float, best_ms: float, lost_ms: float
+) -> None:
+    """16 threads on two cores; each call takes 0.1 ms, of which one thread needs far less."""
+    step = budget(forward=20, loss=1, backward=40, optimizer=5)
+    calls = ops(op_line(20, "forward", 200, elapsed_ns=20 * MS))
+    prices = Dispatch(op_ns=op_ns / 2, grad_op_ns=op_ns)
+    evidence = Evidence().add(step, threads(16), system(cores_allowed=2.0), calls, prices)
+    found = run_rule(THREADS, evidence.add(*roofline(best_ms)))
+    if not lost_ms:
+        assert found is None
+    else:
+        assert isinstance(found, Finding)
+        assert found.at_best_ns == pytest.approx(lost_ms * MS, rel=0.01)
+        assert found.speedup is not None and found.speedup.low == 1.0
 
 
 def test_another_training_of_the_machine_is_named_with_what_it_takes() -> None:

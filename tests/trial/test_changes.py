@@ -265,6 +265,16 @@ for batch in DataLoader(Data(), batch_size=8):
             "Net: 2 parameters of float32",
         ),
         (
+            [("model.float32", "")],
+            "import torch\nclass Net(torch.nn.Linear):\n    def forward(self, x):\n"
+            "        return super().forward(x.double().to(torch.float64))\n"
+            "m = Net(2, 2).double()\nx = torch.ones(1, 2)\n"
+            "last = [m(x).dtype for _ in range(3)][1:]",
+            "(last, m.weight.dtype, x.double().dtype, x.to(dtype=torch.float64).dtype)",
+            "([torch.float64, torch.float64], torch.float32, torch.float64, torch.float64)",
+            "Net: 2 parameters of float32",
+        ),
+        (
             [("model.channels_last", "")],
             "import torch\nm = torch.nn.Conv2d(3, 4, 2)\ny = m(torch.ones(1, 3, 8, 8))",
             "y.is_contiguous(memory_format=torch.channels_last)",
