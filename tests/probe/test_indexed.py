@@ -11,6 +11,7 @@ from .counted import share_of_line
 SCRIPT = """
 import torch
 from torch import nn
+torch.manual_seed(0)
 net = nn.Linear(64, 64)
 optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
 numbers = torch.randint(0, 64, (500,))
@@ -28,7 +29,7 @@ for step in range(100_000):
 
 @pytest.mark.parametrize("picked", ["x[numbers]", "x[:, numbers]", "x[..., numbers.view(2, 250)]"])
 def test_index_select_could_pick_them(picked: str, tmp_path: Path) -> None:
-    assert share_of_line(tmp_path, SCRIPT.format(picked=picked), 11, lambda x: x.indexed_ns) > 0.9
+    assert share_of_line(tmp_path, SCRIPT.format(picked=picked), 12, lambda x: x.indexed_ns) > 0.9
 
 
 @pytest.mark.parametrize(
@@ -37,10 +38,10 @@ def test_index_select_could_pick_them(picked: str, tmp_path: Path) -> None:
         "x.index_select(0, numbers)",
         "batch[numbers]",  # without gradients
         "x[numbers, numbers]",  # single elements
-        "x[5:][numbers[0]]",  # one row
+        "x[5:][numbers.min()]",  # one row; the largest number may be beyond it
         "x[mask]",
         "x[:32, numbers]",
     ],
 )
 def test_what_is_something_else(picked: str, tmp_path: Path) -> None:
-    assert share_of_line(tmp_path, SCRIPT.format(picked=picked), 11, lambda x: x.indexed_ns) == 0
+    assert share_of_line(tmp_path, SCRIPT.format(picked=picked), 12, lambda x: x.indexed_ns) == 0
