@@ -4,10 +4,10 @@
 Calls of the same outermost module, or of a layer with the same weights, before one backward: at
 least a dozen. Whether a call does enough work: on a CPU the time of the loop and its backward
 against the fixed cost of their torch calls; on a device the idle time before kernels that start the
-moment they are launched. Calls that do work count too if each got one sample, is one of torch's
-recurrent cells, or takes over five times as long as its shapes need on this machine (those of the
-whole step, where the loop's own are not known), or, where none needs another's result, over twice
-as long. And which
+moment they are launched. Calls that do work count too if most of them get one sample, if they are
+of one of torch's recurrent cells, or if they take over five times as long as their shapes need on
+this machine (those of the whole step, where the loop's own are not known), or, where none needs
+another's result, over twice as long. And which
 calls need the result of an earlier one: every tensor is followed from call to call. The loop is the
 user's innermost line that stays while these calls are made.
 
