@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,54 @@ def training(model: Any, x: Any) -> Callable[[], None]:
         optimizer.step()
 
     return step
+
+
+class Reader(nn.Module):  # type: ignore[misc]
+    """Words looked up, a layer over their positions, and its mean."""
+
+    def __init__(self, layer: Any, width: int, channels_first: bool = False) -> None:
+        super().__init__()
+        self.words, self.layer, self.head = nn.Embedding(1000, width), layer, nn.Linear(width, 10)
+        self.turn = channels_first
+
+    def forward(self, tokens: Any) -> Any:
+        x = self.words(tokens)
+        y = self.layer(x.transpose(1, 2)).transpose(1, 2) if self.turn else self.layer(x)
+        return self.head(y.mean(1))
+
+
+def readers(width: int) -> dict[str, Any]:
+    return {
+        "layers": Reader(nn.Sequential(nn.Linear(width, width), nn.ReLU()), width),
+        "convolution": Reader(nn.Conv1d(width, width, 5, padding=2), width, channels_first=True),
+        "GRU": Reader(Last(nn.GRU(width, width, batch_first=True)), width),
+        "transformer layer": Reader(nn.TransformerEncoderLayer(width, 4, batch_first=True), width),
+    }
+
+
+@measures(thresholds__FEWER_ROWS_FRAC="least")
+def fewer_rows() -> Figures:
+    """The time that batches of sequences of similar length save ÷ the positions they save."""
+    figures, generator = {}, torch.Generator().manual_seed(0)
+    for batch in (16, 64):
+        words = (3.2 + 0.8 * torch.randn(50, batch, generator=generator)).exp().clamp(4, 160)
+        longest = [int(row.max()) for row in words[5::10]]
+        alike = [int(row.max()) for row in words.flatten().sort()[0].view(50, batch)[5::10]]
+        for width in (64, 256):
+            for name, model in readers(width).items():
+                one, other = (
+                    [training(model, torch.randint(1000, (batch, n))) for n in lengths]
+                    for lengths in (longest, alike)
+                )
+                slow, fast = interleaved(partial(all_of, one), partial(all_of, other))
+                saved = 1 - sum(alike) / sum(longest)
+                figures[f"{name}, {batch} × {width}"] = (1 - fast / slow) / saved
+    return figures
+
+
+def all_of(steps: list[Callable[[], None]]) -> None:
+    for step in steps:
+        step()
 
 
 @measures(td610_float64_by_accident__FASTER_HIGH="most")
@@ -133,24 +181,45 @@ def cells(cell: Any, x: Any) -> Callable[[], None]:
     return work
 
 
-@measures(
-    td712_model_called_in_a_loop__CELL_LOW="least", td712_model_called_in_a_loop__CELL_HIGH="most"
-)
-def sequences() -> Figures:
-    kinds = {
-        "LSTM": (nn.LSTMCell, nn.LSTM),
-        "GRU": (nn.GRUCell, nn.GRU),
-        "RNN": (nn.RNNCell, nn.RNN),
+def of_sequences(name: str, *sizes: tuple[int, int]) -> Iterator[tuple[str, float, float]]:
+    """Of sequences of 40 steps, by size: the time of the cells, and that of one call, ns."""
+    cell, layer = getattr(nn, f"{name}Cell"), getattr(nn, name)
+    for width, batch in sizes:
+        x = torch.randn(batch, 40, width)
+        one_call = all_at_once(Last(layer(width, width, batch_first=True)), x)
+        yield f"{name}({width}) of {batch}", *interleaved(cells(cell(width, width), x), one_call)
+
+
+def saved_per_call(name: str) -> Figures:
+    """In times a ``torch.add`` without gradients, as the probe measures it."""
+    one = torch.zeros(1)
+    (adds,) = interleaved(lambda: [torch.add(one, one) for _ in range(100)])
+    sizes = (16, 4), (64, 16), (64, 64), (128, 16)
+    return {
+        size: (slow - fast) / 40 / (adds / 100) for size, slow, fast in of_sequences(name, *sizes)
     }
-    figures = {}
-    for name, (cell, layer) in kinds.items():
-        for width, batch in ((64, 16), (256, 16), (512, 64)):
-            x = torch.randn(batch, 40, width)
-            figures[f"{name}({width}), 40 steps of {batch}"] = times_as_fast(
-                cells(cell(width, width), x),
-                all_at_once(Last(layer(width, width, batch_first=True)), x),
-            )
-    return figures
+
+
+@measures(cells__LSTM_LOW="least", cells__LSTM_HIGH="most")
+def lstm_cells() -> Figures:
+    return saved_per_call("LSTM")
+
+
+@measures(cells__GRU_LOW="least", cells__GRU_HIGH="most")
+def gru_cells() -> Figures:
+    return saved_per_call("GRU")
+
+
+@measures(cells__RNN_LOW="least", cells__RNN_HIGH="most")
+def rnn_cells() -> Figures:
+    return saved_per_call("RNN")
+
+
+@measures(cells__LONG_HIGH="most")
+def long_cells() -> Figures:
+    sizes = (128, 128), (256, 64), (512, 16), (512, 64)
+    names = "LSTM", "GRU", "RNN"
+    return {size: slow / fast for name in names for size, slow, fast in of_sequences(name, *sizes)}
 
 
 @measures(

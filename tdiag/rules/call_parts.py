@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases
-from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Gain
 from tdiag.rules.log_lines import logging_spots
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import FEWER_ROWS_FRAC, LOW_END_FRAC
 from tdiag.units import duration
 
 BACKWARD_TIMES = Threshold(
@@ -65,14 +65,18 @@ class PartOfCalls:
         """Where its time is, backward included."""
         return tuple(dict.fromkeys((*self.spent, "backward")))
 
-    def gain(self) -> Gain:
-        """Of not making these calls."""
+    def gain(self, dispatch: Dispatch | None) -> Gain:
+        """Of giving these calls fewer rows or columns: their fixed cost stays."""
+        low, how = LOW_END_FRAC, "half is saved"
+        fixed_ns = dispatch.least_ns(self.lines) if dispatch else 0.0
+        if dispatch:
+            low, how = FEWER_ROWS_FRAC, "the calls' fixed cost stays, and a quarter of the rest"
         return Gain(
-            (self.ns + self.least_backward_ns) * LOW_END_FRAC,
+            max(0.0, self.ns + self.least_backward_ns - fixed_ns) * low,
             self.ns + self.most_backward_ns,
             f"high end: the {duration(self.ns)}, and a backward that takes up to"
             f" {BACKWARD_TIMES:.0f} times as long as that of other calls; low end: the others'"
-            " does, and half is saved.",
+            f" does, and {how}.",
             self.phases,
         )
 

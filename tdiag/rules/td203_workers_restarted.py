@@ -18,8 +18,8 @@ High end: workers start once, and an epoch waits only for its first fetch, or fo
 need longer than the rest of the step. If an epoch has at most two steps, the whole step but the
 least time for its work: the steps after a start share their cores with workers that start or end,
 and the training process copies each page of memory that it shares with them before it writes to it.
-Low end: half of the time for starting stays, because the queue is still filled at the start of each
-epoch.
+Low end: of the time for starting, an epoch still waits for one whole fetch, because the queue is
+empty at its start; half of that time, if fetches were not timed.
 
 ## When this advice is wrong
 Persistent workers keep the dataset as it was when they started. If the training changes the dataset
@@ -52,7 +52,8 @@ MIN_STARTS = Threshold(
 REFILL_FRAC = Threshold(
     0.5,
     "of the time for starting workers",
-    "Heuristic: half stays, because the queue is still filled at the start of each epoch.",
+    "Heuristic, if fetches were not timed: half stays, because the queue is still filled at the"
+    " start of each epoch.",
 )
 
 
@@ -93,11 +94,11 @@ def check(
         ),
         fix=_fix(loader),
         gain=Gain(
-            starting * REFILL_FRAC,
+            starting - _refilling(loader, phases, starting),
             high,
             "high end: workers start only once"
             + (", and no step computes right after a start" if all_steps else "")
-            + "; low end: half of that, because each epoch still begins with an empty queue.",
+            + "; low end: each epoch still begins with an empty queue, and waits for one fetch.",
             (*DATA_WAIT, *MODEL_PHASES) if all_steps else DATA_WAIT,
         ),
         at=loader.created_at,
@@ -133,6 +134,13 @@ def _unavoidable(loader: Loader, budget: Budget, phases: Phases) -> float:
         _epochs(loader, phases) * fetch,
         batches * fetch / loader.num_workers - (budget.step_ns - waiting),
     )
+
+
+def _refilling(loader: Loader, phases: Phases, starting: float) -> float:
+    """What remains of ``starting``, ns per step: the queue is empty at the start of each epoch."""
+    if loader.load_ns is None:
+        return starting * REFILL_FRAC
+    return min(starting, _epochs(loader, phases) * (loader.load_ns + (loader.collate_ns or 0.0)))
 
 
 def _epochs(loader: Loader, phases: Phases) -> float:

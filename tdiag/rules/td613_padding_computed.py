@@ -19,8 +19,8 @@ Or pack several sequences into one row, with a mask that keeps them apart.
 ## How the gain is computed
 From the time of forward, loss and backward, minus the dispatch overhead of their calls if that was
 measured. High end: no padding is left; the attention kernels' share falls with the square of the
-length, the rest in proportion. Low end: half of what padding only to the longest sequence saves, or
-of what sorted pools save if that is more.
+length, the rest in proportion. Low end: three quarters of what padding only to the longest sequence
+saves, or of what sorted pools save if that is more.
 
 ## When this advice is wrong
 Sorting by length makes batches less random, and static shapes (a compiled model, CUDA graphs, TPUs)
@@ -45,7 +45,7 @@ from tdiag.rules.base import Abstain, Found, Gain, count, frac, held, text, wher
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
 from tdiag.rules.syntax import innermost, name_of, tree_of
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import FEWER_ROWS_FRAC
 from tdiag.units import percent
 
 CODE = "TD613"
@@ -111,10 +111,10 @@ def check(
         ),
         fix=_fix(fixed >= MAJORITY_FRAC * padding, loader, place),
         gain=Gain(
-            scaling * max(fixed, pooled) * LOW_END_FRAC,
+            scaling * max(fixed, pooled) * FEWER_ROWS_FRAC,
             scaling * high,
-            "high end: no padding is left; low end: half of what batches of sequences of similar"
-            " length, padded to the longest of them, save.",
+            "high end: no padding is left; low end: three quarters of what batches of sequences of"
+            " similar length, padded to the longest of them, save.",
             COMPUTED,
         ),
         at=place,

@@ -14,8 +14,9 @@ user's innermost line that stays while these calls are made.
 ## Why it is slow
 Python, dispatch, launch and reading the weights from memory cost the same for one sample as for a
 batch. Called 32 times on one sample instead of once on 32, small models took 7 to 17 times as long,
-an encoder and an LSTM 5 to 6 times, convolutions 1.0 to 2.3 times. Cells in a loop took 1.1 to 4.2
-times as long as the whole sequence (torch 2.13, one core).
+an encoder and an LSTM 5 to 6 times, convolutions 1.0 to 2.3 times. Cells in a loop took up to
+9.3 times as long as the whole sequence (an LSTM of 16 units), large ones no longer (torch 2.13, one
+core).
 
 ## What to do
 Stack the inputs and call the model once. If each call needs the result of the previous one: use the
@@ -27,9 +28,10 @@ The gain depends on how many calls become one (the batch, the sequence, or the n
 environments you choose) and on how much of a call is fixed cost, of which only the minimum is
 measured: the cost of as many empty torch calls. So the low end is certain: half of that minimum if
 calls wait for values read from the previous one (as with two environments), else all of it except
-one call's share (device: of the idle time); for cells, the smallest measured gain. High end: the
-time of all calls but one, with what their line does for each of them; if calls do work, and for
-cells, the largest measured gain, or what their shapes leave. To measure it, time a step with two,
+one call's share (device: of the idle time), or, of independent calls, all but five times what their
+shapes need; for cells, the smallest measured gain. High end: the time of all calls but one, with
+what their line does for each of them; if calls do work, and for cells, the largest measured gain,
+or what their shapes leave. To measure it, time a step with two,
 four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed cost.
 
 ## When this advice is wrong
@@ -39,6 +41,7 @@ sequences at once changes training: more samples per update, or shorter ones.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tdiag.evidence.device import DeviceTime
@@ -52,9 +55,16 @@ from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
 from tdiag.rules.callers import inclusive
+from tdiag.rules.cells import saved_by_sequence
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
-from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, best_of_step_ns, cost_of
+from tdiag.rules.fixed_cost import (
+    FIXED_COST_FACTOR,
+    LITTLE_WORK_FRAC,
+    best_ns,
+    best_of_step_ns,
+    cost_of,
+)
 from tdiag.rules.loops import conversions
 from tdiag.rules.model_calls import ModelLoop, model_loop
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -70,18 +80,6 @@ WORKING_HIGH = Threshold(
     "times as fast",
     "Measured, one call on 32 samples instead of 32 calls on one, torch 2.13, one core: the most,"
     " with two Linear(32) (benchmarks/rule_constants.py td712).",
-)
-CELL_LOW = Threshold(
-    1.1,
-    "times as fast",
-    "Measured, the whole sequence instead of its cell in a loop, torch 2.13, one core: the least"
-    " (benchmarks/rule_constants.py td712).",
-)
-CELL_HIGH = Threshold(
-    4.2,
-    "times as fast",
-    "The same measurement: the most, an LSTM of 64 units, 40 steps of 16"
-    " (benchmarks/rule_constants.py td712).",
 )
 # Phases of the loop's lines: a criterion called in it belongs to the loss.
 PHASES = ("forward", "loss")
@@ -122,9 +120,13 @@ def check(
         gone = f"{gone}, with all that the line does for each ({duration(line_ns)} of samples)"
     least, kept = cost.least_ns * LOW_END_FRAC, "half of the fixed costs"
     if loop.sequence and not budget.has_device:
-        least, kept = spent * (1 - 1 / CELL_LOW), "the smallest gain measured for a sequence"
+        least, kept = cost.least_ns, "the smallest gain measured for a sequence"
     elif not budget.has_device and not _waits(loop) and not loop.chained:
         least, kept = cost.least_ns * (1 - left), "the fixed costs of the other calls"
+        poorly = spent * (1 - left) - cost.best_ns / LITTLE_WORK_FRAC
+        if poorly > least:
+            least = poorly
+            kept = f"the other calls, less their work at {percent(LITTLE_WORK_FRAC)} of the best"
     return Found(
         summary=(
             f"{name} is called {loop.calls:.0f} times per step with the same weights{place}:"
@@ -155,14 +157,16 @@ def check(
 
 @dataclass(frozen=True)
 class _Cost:
-    """Per step, ns: the calls' cost, and the part of it that is certainly fixed cost;
-    ``most_frac``: the share of it that a single call on everything can save, and why no more."""
+    """Per step, ns: the calls' cost, and the part of it that is certainly fixed cost (of cells:
+    that one call on the sequence surely saves); ``most_frac``: the share of it that a single call
+    on everything can save, and why no more; ``best_ns``: the least time for their work."""
 
     spent_ns: float
     least_ns: float
     measures: tuple[Measure, ...]
     most_frac: float = 1.0
     limit: str = "the largest measured gain"
+    best_ns: float = math.inf
 
 
 def _on_device(budget: Budget, device: DeviceTime | None) -> _Cost:
@@ -206,10 +210,15 @@ def _on_cpu(
         ns("fixed cost of these calls on this machine", least, "probe"),
         *at_best,
     )
-    most = 1 - 1 / CELL_HIGH if cell else 1.0 if small else 1 - 1 / WORKING_HIGH
+    if cell:
+        low, high = saved_by_sequence(loop.sequence, loop.calls, cost.spent_ns, dispatch)
+        # What is done beside the cells, for each step of the sequence, is then done once.
+        return _Cost(cost.spent_ns, low, measures, min(1.0, (high + least) / cost.spent_ns))
+    most = 1.0 if small else 1 - 1 / WORKING_HIGH
     if not known and 1 - needed < most:
         return _Cost(cost.spent_ns, least, measures, 1 - needed, "which is not their work")
-    return _Cost(cost.spent_ns, least, measures, most)
+    little = best if best is not None and cost.does_little(best) else math.inf
+    return _Cost(cost.spent_ns, least, measures, most, best_ns=little)
 
 
 def _waits(loop: ModelLoop) -> bool:

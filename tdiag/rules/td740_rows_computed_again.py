@@ -18,8 +18,9 @@ in (dropout, a sampled latent), repeat just before.
 
 ## How the gain is computed
 The time of these calls × the share of further copies, with their share of the backward. High end:
-their backward takes four times as long as that of other calls; low end: the others' does, and half
-of all that is saved.
+their backward takes four times as long as that of other calls; low end: the others' does, the
+calls' fixed cost stays, and a quarter of the rest (half of all, if the fixed cost of a call is not
+known).
 
 ## When this advice is wrong
 If the copies get different weights or masks within a call. A normalisation over the batch gives the
@@ -31,7 +32,7 @@ from __future__ import annotations
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import CopiedRows, Ops
+from tdiag.evidence.torch_ops import CopiedRows, Dispatch, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, count, ns, where
 from tdiag.rules.call_parts import part_of_calls
@@ -45,7 +46,9 @@ UNTRIED = "the layers must run before the rows are copied"
 BY_WORK = True
 
 
-def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+def check(
+    budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None, dispatch: Dispatch | None
+) -> Found | None:
     if not ops.copied:
         return None
     part = part_of_calls(phases, ops, stacks, lambda x: x.copied_ns)
@@ -74,7 +77,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="states = encoder(x).repeat_interleave(k, dim=0)"
             "  # not encoder(x.repeat_interleave(k, dim=0))",
         ),
-        gain=part.gain(),
+        gain=part.gain(dispatch),
         at=most.at,
     )
 

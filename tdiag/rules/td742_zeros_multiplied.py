@@ -16,7 +16,8 @@ size afterwards, if anything needs it.
 
 ## How the gain is computed
 The calls' time × the share that is not written, with its backward. High end: that takes four times
-as long as for other calls; low end: the others' does, and half of all that is saved.
+as long as for other calls; low end: the others' does, the calls' fixed cost stays, and a quarter of
+the rest (half of all, if the fixed cost of a call is not known).
 
 ## When this advice is wrong
 If the part that is written changes from step to step and its size must stay the same (a compiled
@@ -28,7 +29,7 @@ from __future__ import annotations
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, count, ns, where
 from tdiag.rules.call_parts import part_of_calls
@@ -42,7 +43,9 @@ UNTRIED = "the script must choose the part before it multiplies"
 BY_WORK = True
 
 
-def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+def check(
+    budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None, dispatch: Dispatch | None
+) -> Found | None:
     part = part_of_calls(phases, ops, stacks, lambda x: x.unwritten_ns)
     if part is None:
         return None
@@ -67,7 +70,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             code="out[..., :modes] = torch.einsum('bix,iox->box', x[..., :modes], weight)"
             "  # not with the weight padded to all",
         ),
-        gain=part.gain(),
+        gain=part.gain(dispatch),
         at=worst,
     )
 

@@ -16,10 +16,10 @@ weights to a thread that writes while training continues. `torch.distributed.che
 does that.
 
 ## How the gain is computed
-High end: saving runs in the background. Low end: a quarter as many checkpoints; nothing, if only
-one checkpoint and no end of an epoch was seen: it may be rare. For what samples measure: within the
-sampling error; weights written by hand with a device: nothing, because it may work at the same
-time.
+High end: saving runs in the background. Low end: a quarter as many checkpoints, a tenth if they
+come more often than once in 50 steps; nothing, if only one checkpoint and no end of an epoch was
+seen: it may be rare. For what samples measure: within the sampling error; weights written by hand
+with a device: nothing, because it may work at the same time.
 
 ## When this advice is wrong
 In a short run one checkpoint costs a larger share than in a full run: compare the time of one
@@ -56,7 +56,7 @@ from tdiag.rules.base import (
 from tdiag.rules.evaluation import SEEN_ONCE, abstain_unless_epoch_ended, seen_once
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
 from tdiag.rules.loop_lines import saved_by_hand
-from tdiag.rules.thresholds import MIN_SAMPLES, RARER_LOW_FRAC
+from tdiag.rules.thresholds import LOG_EVERY, LOG_LOW_FRAC, MIN_SAMPLES, RARER_LOW_FRAC
 from tdiag.units import duration, per_step, percent
 
 CODE = "TD803"
@@ -97,6 +97,9 @@ def check(
     shares = known_to(by_hand, stacks.samples) if stacks and lines else (0.0, 0.0)
     least, most = (share * budget.step_ns for share in shares)
     each = phases.checkpoint_ns_each
+    kept, fewer = RARER_LOW_FRAC, "a quarter as many checkpoints"
+    if phases.counts.get("checkpoint", 0.0) > 1 / LOG_EVERY:
+        kept, fewer = LOG_LOW_FRAC, "a tenth as many checkpoints"
     often = phases.counts.get("checkpoint", 0.0)
     known = savers.savers if savers else ()
     names = tuple(dict.fromkeys(saver.name for saver in known)) or ("torch.save",)
@@ -117,9 +120,9 @@ def check(
         ),
         fix=_fix(budget.step_ns - saving, each, at, names),
         gain=Gain(
-            0.0 if once else (saving + least) * RARER_LOW_FRAC,
+            0.0 if once else (saving + least) * kept,
             saving + most,
-            f"low end: {SEEN_ONCE if once else 'a quarter as many checkpoints'}; high end: they are"
+            f"low end: {SEEN_ONCE if once else fewer}; high end: they are"
             " written in the background.",
             ("checkpoint", *(("other", "unattributed", "prepare") if lines else ())),
         ),

@@ -18,6 +18,7 @@ from tdiag.model.diagnosis import Finding
 from tdiag.rules import td712_model_called_in_a_loop as rule
 from tdiag.rules.base import Found
 from tdiag.rules.catalogue import all_rules, find
+from tdiag.rules.cells import GRU_HIGH, GRU_LOW, LONG_HIGH
 from tdiag.rules.examples import (
     MS,
     at,
@@ -97,6 +98,16 @@ def test_calls_that_take_far_longer_than_their_work_fire_too() -> None:
     assert checked(called("Net", 32), dispatch=works, one_row=False, known=much) is None
 
 
+def test_independent_calls_win_what_their_work_leaves_even_if_it_is_done_poorly() -> None:
+    works, known = Dispatch(op_ns=15, grad_op_ns=70), needing(0.5)
+    layer = {"turns": 1.0, "series": 32.0, "looped_at": at(60)}
+    found = checked(called("Net", 1), dispatch=works, known=known, **layer)
+    assert found is not None and found.gain is not None
+    poorly = 3 * 0.5 * MS / 0.2  # forward and backward at a fifth of the best
+    assert found.gain.low_ns == pytest.approx(spent(found) * 31 / 32 - poorly)
+    assert "less their work at 20% of the best" in found.gain.why
+
+
 @pytest.mark.parametrize(
     ("series", "ms", "fires"), [(32.0, 2.5, True), (32.0, 4.0, False), (1.0, 2.5, False)]
 )
@@ -118,7 +129,8 @@ def test_a_cell_has_a_module_for_sequences_and_wins_no_more_than_was_tried() -> 
     found = checked(called("GRUCell", 32), dispatch=works, one_row=False)
     assert found is not None and found.gain is not None
     assert "one call of nn.GRU for its 32 steps" in found.fix.text
-    assert found.gain.high_ns == spent(found) * (1 - 1 / rule.CELL_HIGH)
+    assert found.gain.low_ns == 0, "calls this long may gain nothing"
+    assert found.gain.high_ns == pytest.approx(spent(found) * (1 - 1 / LONG_HIGH), rel=0.01)
 
 
 def test_a_layer_that_the_model_calls_in_a_loop_is_found_at_its_line() -> None:
@@ -185,11 +197,13 @@ def test_an_agents_gain_is_known_from_below_alone() -> None:
     assert found.recoverable_ns == pytest.approx(floor * rule.LOW_END_FRAC, abs=1)
 
 
-def test_a_sequence_wins_what_it_won_where_it_was_tried() -> None:
-    found = checked(called("GRUCell", 32))
+def test_a_sequence_wins_for_each_call_what_it_won_where_it_was_tried() -> None:
+    price = Dispatch(op_ns=4000, grad_op_ns=7000)
+    found = checked(called("GRUCell", 32), dispatch=price)
     assert found is not None and found.gain is not None
-    assert found.gain.low_ns == spent(found) * (1 - 1 / rule.CELL_LOW)
-    assert found.gain.high_ns == spent(found) * (1 - 1 / rule.CELL_HIGH)
+    assert found.gain.low_ns == pytest.approx(32 * GRU_LOW * 4000)
+    beside = 7000 * (160 + 64)  # all calls in the loop, done once
+    assert found.gain.high_ns == pytest.approx(32 * GRU_HIGH * 4000 + beside)
 
 
 def test_on_a_device_what_waits_for_launches_counts() -> None:

@@ -1,0 +1,45 @@
+"""Torch's recurrent cells in a loop: what one call on the whole sequence saves."""
+
+from __future__ import annotations
+
+from tdiag.evidence.torch_ops import Dispatch
+from tdiag.model.threshold import Threshold
+from tdiag.rules.base import Abstain
+
+SHORT_CELL = Threshold(
+    300,
+    "times a torch.add, a call and its backward",
+    "Heuristic: of cells of 16 to 512 units, 40 steps of 4 to 128 sequences (torch 2.13, one core),"
+    " those that took up to 0.5 ms a call saved nearly the same each, whatever their size (a"
+    " torch.add took 1.65 µs); of the longer ones, some were faster in a loop.",
+)
+LONG_HIGH = Threshold(
+    2.5,
+    "times as fast",
+    "Measured, torch 2.13, one core, cells that take longer than that: the most, an LSTM of 512"
+    " units on 16 sequences; the least was 0.8, an LSTM of 128 units on 128"
+    " (benchmarks/rule_constants.py cells).",
+)
+_SHORT = (
+    "Measured, cells of 16 to 128 units, short calls: the {} (benchmarks/rule_constants.py cells)."
+)
+LSTM_LOW = Threshold(90, "times a torch.add saved per call", _SHORT.format("least"))
+LSTM_HIGH = Threshold(140, "times a torch.add saved per call", _SHORT.format("most"))
+GRU_LOW = Threshold(18, "times a torch.add saved per call", _SHORT.format("least"))
+GRU_HIGH = Threshold(50, "times a torch.add saved per call", _SHORT.format("most"))
+RNN_LOW = Threshold(25, "times a torch.add saved per call", _SHORT.format("least"))
+RNN_HIGH = Threshold(60, "times a torch.add saved per call", _SHORT.format("most"))
+_SAVED = {"LSTM": (LSTM_LOW, LSTM_HIGH), "GRU": (GRU_LOW, GRU_HIGH), "RNN": (RNN_LOW, RNN_HIGH)}
+
+
+def saved_by_sequence(
+    sequence: str, calls: float, spent_ns: float, dispatch: Dispatch | None
+) -> tuple[float, float]:
+    """The least and the most that ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` saves of ``spent_ns``, the
+    time of ``calls`` cells and their backward, ns per step."""
+    if dispatch is None:
+        raise Abstain("the fixed cost of a call was not measured on this machine")
+    if spent_ns > calls * SHORT_CELL * dispatch.op_ns:
+        return 0.0, spent_ns * (1 - 1 / LONG_HIGH)
+    low, high = (times * calls * dispatch.op_ns for times in _SAVED[sequence])
+    return min(low, spent_ns), min(high, spent_ns)
