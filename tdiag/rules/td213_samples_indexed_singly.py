@@ -51,8 +51,8 @@ AFTER = {
 LARGE_BATCH = Threshold(
     64,
     "samples",
-    "Heuristic: in smaller batches, what does not grow with the batch was a third or more of a fetch"
-    " (60 of 160 µs for 16 samples of a TensorDataset).",
+    "Heuristic: in smaller batches, what does not grow with the batch was a third or more of a"
+    " fetch (60 of 160 µs for 16 samples of a TensorDataset).",
 )
 SAVING_LOW_FRAC = Threshold(
     0.75,

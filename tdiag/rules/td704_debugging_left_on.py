@@ -61,11 +61,16 @@ ANOMALY_CALLS_HIGH = Threshold(
     "plain calls per call with gradients",
     f"{_MEASURED} 102 µs from a stack 15 frames deeper (benchmarks/rule_constants.py td704).",
 )
-CHECK_CALLS = Threshold(
-    4,
+CHECK_CALLS_LOW = Threshold(
+    2,
     "plain calls per gradient",
     f"{_MEASURED} the fixed cost of checking one gradient for NaN was 2, on another machine 3.1 to"
-    " 5.9 with 50 to 400 gradients; the middle (benchmarks/rule_constants.py td704).",
+    " 5.9 with 50 to 400 gradients (benchmarks/rule_constants.py td704).",
+)
+CHECK_CALLS_HIGH = Threshold(
+    6,
+    "plain calls per gradient",
+    "The same measurement: the most (benchmarks/rule_constants.py td704).",
 )
 CHECK_NS_LOW = Threshold(
     1.0,
@@ -181,15 +186,17 @@ def _anomaly(
     calls = sum(line.grad_calls for line in ops.lines)
     tensors = sum(one.tensors for one in optimizers.optimizers) if optimizers else 0
     numbers = sum(one.parameters for one in modules.modules) if modules else 0
-    plain, check = calls * dispatch.op_ns, tensors * CHECK_CALLS * dispatch.op_ns
+    plain, check = calls * dispatch.op_ns, tensors * dispatch.op_ns
     measured = calls * max(0.0, dispatch.grad_op_ns - GRAD_CALL * dispatch.op_ns)
     if not plain:
         return switch
     low = plain * ANOMALY_CALLS_LOW
     return replace(
         switch,
-        low_ns=low + check + numbers * CHECK_NS_LOW,
-        high_ns=max(low, measured, plain * ANOMALY_CALLS_HIGH) + check + numbers * CHECK_NS_HIGH,
+        low_ns=low + check * CHECK_CALLS_LOW + numbers * CHECK_NS_LOW,
+        high_ns=max(low, measured, plain * ANOMALY_CALLS_HIGH)
+        + check * CHECK_CALLS_HIGH
+        + numbers * CHECK_NS_HIGH,
         why=f"each call that records gradients costs {ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH}"
         " plain calls more (or what was measured here), and each gradient is checked for NaN.",
         evidence=(
