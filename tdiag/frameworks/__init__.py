@@ -25,6 +25,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     accelerate.ACCELERATE,
 )
 _LAST_NUMBER = re.compile(r"\d[\d,.]*(?!.*\d)")
+_SETTING = re.compile(r"\w=(\d+)")
 
 
 def in_its_terms(fix: Fix, code: str, driver: str, parts: Sequence[str] = ()) -> Fix:
@@ -74,7 +75,8 @@ def prepares(frame: str) -> bool:
 
 
 def _value(fix: Fix) -> str:
-    """The number that the fix sets: that of its intervention, else the last of its action."""
+    """The number that the fix sets: that of its intervention, else the last of its action, else
+    the first that its text sets."""
     _, _, value = (fix.intervention or "").partition("=")
-    found = _LAST_NUMBER.search(fix.action)
-    return value or (found[0].replace(",", "") if found else "…")
+    last, setting = _LAST_NUMBER.search(fix.action), _SETTING.search(fix.text)
+    return value or (last[0].replace(",", "") if last else setting[1] if setting else "…")

@@ -74,17 +74,17 @@ class FixedCost:
         """Time spent ÷ fixed cost; 0 without calls."""
         return self.spent_ns / self.dispatch_ns if self.dispatch_ns else 0.0
 
-    def does_little(self, best: float | None) -> bool:
-        """Whether the calls take much longer than their work needs at ``best``, ns; False if that
-        is unknown."""
-        return best is not None and best <= LITTLE_WORK_FRAC * self.spent_ns
+    def does_little(self, best: float | None, frac: float = LITTLE_WORK_FRAC) -> bool:
+        """Whether their work needs at most ``frac`` of the calls' time at ``best``, ns; False if
+        that is unknown."""
+        return best is not None and best <= frac * self.spent_ns
 
-    def small(self, best: float | None) -> bool:
+    def small(self, best: float | None, frac: float = LITTLE_WORK_FRAC) -> bool:
         """Whether fixed cost may be all or most of the time: all, if the time is within the range
         of fixed costs; most, if the calls are short and do little work."""
         if self.work <= FIXED_COST_FACTOR:
             return True
-        return self.spent_ns <= NO_OVERHEAD_NS * self.calls and self.does_little(best)
+        return self.spent_ns <= NO_OVERHEAD_NS * self.calls and self.does_little(best, frac)
 
 
 def fixed_cost(

@@ -169,7 +169,7 @@ def _gain(fed: Feed, workers: int, cache: bool, system: System) -> tuple[float, 
 
 
 def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) -> Fix:
-    """The first option becomes the action."""
+    """The first option becomes the action, and what a trial measures."""
     name, place = fed.loader.dataset_class, where(fetch_place(fed, lines))
     ways: dict[str, str] = {}
     if cached is not None:
@@ -195,10 +195,17 @@ def _fix(fed: Feed, workers: int, cached: float | None, lines: list[StackLine]) 
     return Fix(
         text[0].upper() + text[1:],
         "review" if share_of_stream(fed.loader) else "safe",
-        f"loader.num_workers={workers}" if workers > fed.loader.num_workers else None,
+        _tried(fed.loader, workers, cached is not None),
         action=next(iter(ways)),
         code=files_in_memory(name, place) if cached is not None else "",
     )
+
+
+def _tried(loader: Loader, workers: int, cached: bool) -> str | None:
+    """Samples kept in memory stand for files kept there, unless they are made anew each time."""
+    if cached and loader.random is False:
+        return "loader.cache" + ("+loader.num_workers=0" if loader.num_workers else "")
+    return f"loader.num_workers={workers}" if workers > loader.num_workers else None
 
 
 def fires() -> Evidence:

@@ -33,7 +33,8 @@ times as long as for other calls; at the low end seven eighths of its calls' fix
 Without such a loop: high end a batch four times as large, which spreads the fixed costs over four
 times the samples; low end half of the measured fixed costs (device: of the idle time), as with a
 batch twice as large. If a step repeats its lines, the high end is one repetition instead of all;
-if it accumulates more than four batches, one batch.
+if it accumulates more than four batches, one batch. The least time for the step's work remains,
+if it is known and calls take longer than fixed costs alone.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
@@ -61,6 +62,7 @@ from tdiag.rules.evaluation import acts
 from tdiag.rules.examples import MS, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import (
     FIXED_COST_FACTOR,
+    LITTLE_WORK_FRAC,
     best_ns,
     best_of_step_ns,
     cost_of,
@@ -92,6 +94,13 @@ LARGER_BATCH = Threshold(
 )
 DOUBLED_BATCH = Threshold(
     2, "times the batch", "By definition: one doubling is the smallest step up for the low end."
+)
+ACCUMULATED_WORK_FRAC = Threshold(
+    0.4,
+    "of their time",
+    "By definition: calls that reach more of what the machine reaches are efficient"
+    " (diagnose.efficiency.EFFICIENT_FRAC). Micro-batches that reach less become one batch without"
+    " changing the training.",
 )
 
 
@@ -190,9 +199,11 @@ def _on_cpu(
 ) -> Found | None:
     """``best``: the least time for the work of the whole step, ns; None if unknown."""
     fixed = fixed_cost(phases, ops, dispatch, apart)
-    if not fixed.calls or not fixed.small(best):
-        return None
     assert phases and ops and dispatch
+    micro = _micro_batches(phases)
+    little = ACCUMULATED_WORK_FRAC if micro >= LARGER_BATCH else LITTLE_WORK_FRAC
+    if not fixed.calls or not fixed.small(best, little):
+        return None
     alone = fixed.work <= FIXED_COST_FACTOR
     small = fixed_cost_of_small(phases, ops, dispatch, apart)
     if alone and small.spent_ns < MAJORITY_FRAC * fixed.spent_ns:
@@ -205,7 +216,8 @@ def _on_cpu(
     few = "small " if fixed is small else ""
     times, repeated_at = _repeated(phases, ops, apart, trees)
     loop_at = None if times else _most_in_a_loop(ops, apart)
-    micro = _micro_batches(phases)
+    high = fixed.spent_ns * (1 - 1 / (times or max(LARGER_BATCH, micro)))
+    needed = 0.0 if alone or best is None else best  # their work remains, however it is divided
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
@@ -229,7 +241,7 @@ def _on_cpu(
         else _fix(loader, "default", agent, round(micro)),
         gain=Gain(
             fixed.dispatch_ns / DOUBLED_BATCH,
-            fixed.spent_ns * (1 - 1 / (times or max(LARGER_BATCH, micro))),
+            max(fixed.dispatch_ns / DOUBLED_BATCH, min(high, fixed.spent_ns - needed)),
             (
                 f"high end: the {times:.0f} repetitions are one"
                 if times

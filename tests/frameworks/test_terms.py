@@ -102,13 +102,13 @@ def test_what_the_users_code_does_by_itself_is_no_setting_of_the_frameworks(
         ("Raise num_workers to 3", "num_workers=4", "4"),
         ("Save every 1,500 steps or more", None, "1500"),
         ("Clip the gradient norm at 0.5", None, "0.5"),
-        ("Keep it", None, "…"),
+        ("Read it once", "loader.cache", "3"),
     ],
 )
-def test_the_number_is_the_interventions_or_the_actions(
+def test_the_number_is_the_interventions_or_the_actions_or_the_texts(
     action: str, intervention: str | None, number: str
 ) -> None:
-    fix = Fix("Do it.", "safe", intervention, action)
+    fix = Fix("Read 8 files, or use DataLoader(num_workers=3).", "safe", intervention, action)
     assert f"workers={number})" in in_its_terms(fix, "TD201", "transformers").text
 
 

@@ -257,3 +257,20 @@ def test_waiting_for_a_core_that_others_have_makes_no_preprocessing_of_a_blocked
     evidence = Evidence().add(STEP, loaders(**crowded_out), taken)
     fired = [c for c in ("TD101", "TD201", "TD202") if run_rule(find(c), evidence)]
     assert fired == ["TD101"]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "workers", "change"),
+    [
+        (False, 0, "loader.cache"),
+        (False, 2, "loader.cache+loader.num_workers=0"),
+        (True, 0, "loader.num_workers=3"),  # samples made anew each time cannot be kept
+    ],
+)
+def test_a_trial_of_files_in_memory_keeps_the_samples(
+    drawn: bool, workers: int, change: str
+) -> None:
+    cold = {"load_cpu_ns": 4e6, "read_bytes": 24e6, "rchar_bytes": 24e6, "dataset_len": 1000}
+    fix = finding("TD101", random=drawn, num_workers=workers, **cold).fix
+    assert fix.action == "Read the dataset into memory once"
+    assert fix.intervention == change

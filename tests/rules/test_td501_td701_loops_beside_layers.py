@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine
+from tdiag.evidence.torch_ops import Dispatch, OpLine
+from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Place
-from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
+from tdiag.rules.examples import MS, at, budget, loaders, op_line, ops, phases
 
 from .test_td4xx_to_td7xx_loss_and_overhead import DISPATCH, finding, loop, result, training
 
@@ -232,3 +233,30 @@ def test_short_calls_that_do_little_work_are_small(needs: int) -> None:
 )
 def test_they_are_not_if_they_may_work(evidence: Evidence) -> None:
     assert result("TD701", evidence) is None
+
+
+@pytest.mark.parametrize(
+    ("batches", "needs_ms", "fires"), [(16, 9, True), (16, 15, False), (1, 9, False)]
+)
+def test_micro_batches_that_reach_little_of_the_machine_become_one(
+    batches: float, needs_ms: float, fires: bool
+) -> None:
+    """A language model on one sequence at a time: 70 µs a call and its backward, beyond fixed
+    costs; its work needs 9 of 36 ms."""
+    layers = op_line(26, "forward", 512, grad_calls=512.0, elapsed_ns=12 * MS,
+                     names={"linear": 512.0}, turns=batches)  # fmt: skip
+    counts = {"data_wait": batches, "forward": batches, "backward": batches, "optimizer": 1.0}
+    product = OpWork(name="aten::mm", dims=((48, 128), (128, 128)), dtype="float32", count=512.0,
+                     flops=needs_ms * 1e6, moved=4.0, host_ns=36 * MS, device_ns=None)  # fmt: skip
+    evidence = in_forward(layers, forward=12, backward=24).add(
+        phases(counts, forward=12, backward=24), loaders(batch_size=1),
+        Dispatch(op_ns=1500, grad_op_ns=7000),
+        Roof(flops_per_s={"float32": 1e9}, bytes_per_s=(), source="measured"),
+        Work(ops=(product,), calls=1900.0),
+    )  # fmt: skip
+    found = result("TD701", evidence)
+    assert (found is not None) is fires
+    if fires:
+        assert isinstance(found, Finding)
+        assert "accumulates 16 batches of 1" in found.fix.text
+        assert found.at_best_ns == pytest.approx((36 - needs_ms) * MS), "their work remains"

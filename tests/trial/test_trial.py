@@ -157,7 +157,8 @@ def test_an_effect_is_claimed_by_its_whole_interval(
         ((0.03, 0.028, 0.031), (0.14, 0.10, 0.20), 0.14),  # batches of workers come in bursts
         ((0.15, 0.06, 0.37), (0.23, 0.22, 0.25), 0.23),  # whose median is noisy, too
         ((0.5, 0.4, 0.6), (0.7, 0.55, 0.9), 0.7),
-        ((0.5, 0.4, 0.6), (0.6, 0.45, 0.9), 0.5),  # they may be alike
+        ((0.5, 0.4, 0.6), (0.54, 0.45, 0.9), 0.5),  # alike
+        ((0.25, 0.18, 0.35), (0.21, 0.14, 0.32), 0.21),  # collections in some steps
         ((0.03, 0.02, 0.09), (0.3, 0.08, 1.1), 0.03),  # a mean that a few steps make unclear
         ((0.5, 0.4, 0.6), (1.0, 0.98, 1.02), 1.0),  # and the whole training is as slow as before
     ],
