@@ -33,8 +33,9 @@ times as long as for other calls; at the low end seven eighths of its calls' fix
 Without such a loop: high end a batch four times as large, which spreads the fixed costs over four
 times the samples; low end half of the measured fixed costs (device: of the idle time), as with a
 batch twice as large. If a step repeats its lines, the high end is one repetition instead of all;
-if it accumulates more than four batches, one batch. The least time for the step's work remains,
-if it is known and calls take longer than fixed costs alone.
+if it accumulates more than four batches, one batch. If calls take longer than fixed costs alone,
+the least time for the step's work remains, and five times that of accumulated batches at the low
+end.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
@@ -217,7 +218,14 @@ def _on_cpu(
     times, repeated_at = _repeated(phases, ops, apart, trees)
     loop_at = None if times else _most_in_a_loop(ops, apart)
     high = fixed.spent_ns * (1 - 1 / (times or max(LARGER_BATCH, micro)))
-    needed = 0.0 if alone or best is None else best  # their work remains, however it is divided
+    needed = 0.0 if alone or best is None else best  # remains, however it is divided
+    gone = f"a batch {max(LARGER_BATCH, micro):.0f} times as large, per sample"
+    if times:
+        gone = f"the {times:.0f} repetitions are one"
+    low, kept = fixed.dispatch_ns / DOUBLED_BATCH, "half of the fixed costs"
+    merged = fixed.spent_ns * (1 - 1 / max(1.0, micro)) - needed / LITTLE_WORK_FRAC
+    if needed and micro >= LARGER_BATCH and merged > low:
+        low, kept = merged, f"one batch, its work at {percent(LITTLE_WORK_FRAC)} of the best"
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"
@@ -240,14 +248,9 @@ def _on_cpu(
         if times
         else _fix(loader, "default", agent, round(micro)),
         gain=Gain(
-            fixed.dispatch_ns / DOUBLED_BATCH,
-            max(fixed.dispatch_ns / DOUBLED_BATCH, min(high, fixed.spent_ns - needed)),
-            (
-                f"high end: the {times:.0f} repetitions are one"
-                if times
-                else f"high end: a batch {max(LARGER_BATCH, micro):.0f} times as large, per sample"
-            )
-            + "; low end: half of the fixed costs.",
+            low,
+            max(low, min(high, fixed.spent_ns - needed)),
+            f"high end: {gone}; low end: {kept}.",
             ("forward", "backward"),
         ),
         at=repeated_at or loop_at or (loader.created_at if loader and not times else None),

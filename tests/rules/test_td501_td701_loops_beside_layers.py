@@ -236,7 +236,8 @@ def test_they_are_not_if_they_may_work(evidence: Evidence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "needs_ms", "fires"), [(16, 9, True), (16, 15, False), (1, 9, False)]
+    ("batches", "needs_ms", "fires"),
+    [(16, 4, True), (16, 9, True), (16, 15, False), (1, 9, False)],
 )
 def test_micro_batches_that_reach_little_of_the_machine_become_one(
     batches: float, needs_ms: float, fires: bool
@@ -259,4 +260,7 @@ def test_micro_batches_that_reach_little_of_the_machine_become_one(
     if fires:
         assert isinstance(found, Finding)
         assert "accumulates 16 batches of 1" in found.fix.text
-        assert found.at_best_ns == pytest.approx((36 - needs_ms) * MS), "their work remains"
+        assert found.at_best_ns == pytest.approx(min(36 - needs_ms, 36 * 15 / 16) * MS)
+        poorly = max(36 * 15 / 16 - 5 * needs_ms, 512 * 7e-3 / 2)
+        assert found.speedup is not None
+        assert found.speedup.low == pytest.approx(37 / (37 - poorly), abs=0.001)
