@@ -69,11 +69,14 @@ COPY_BYTES_PER_S = Threshold(
 RAM_FOR_DATA_FRAC = Threshold(
     0.5, "of the free memory", "Heuristic: workers, batches and page cache need the rest."
 )
-FIRST_EPOCH_FRAC = Threshold(
-    1 / 3,
-    "of the work",
-    "By arithmetic: of three epochs (Hugging Face's num_train_epochs by default), the first still"
-    " does all the work.",
+FEWEST_EPOCHS = Threshold(
+    3, "epochs", "Hugging Face's Trainer trains three epochs by default (num_train_epochs)."
+)
+MOST_EPOCHS = Threshold(
+    10,
+    "epochs",
+    "Heuristic: a tenth of the work is left for the first epoch and for handing out the results. Of"
+    " the repeated work that was predicted, 35 of 40 fixed twins saved 0.95 or more.",
 )
 # Datasets of torch whose samples are in memory side by side: one call can index many.
 IN_MEMORY = ("TensorDataset", "Tensor", "list")
@@ -280,6 +283,13 @@ def one_epoch(history: StepHistory | None, startup: Startup | None) -> bool:
     """The program came to its own end within the first pass over its data."""
     ended = startup is not None and startup.run_ns is not None
     return ended and history is not None and len(history.epochs_ns) == 1
+
+
+def fewest_epochs(history: StepHistory | None) -> int:
+    """Of how many epochs a training surely is, for the low end of what later ones repeat: as many
+    as it was seen to begin."""
+    seen = len(history.epochs_ns) if history else 0
+    return int(max(FEWEST_EPOCHS, min(MOST_EPOCHS, seen)))
 
 
 def share_of_rank(system: System, threads: Threads | None) -> System:

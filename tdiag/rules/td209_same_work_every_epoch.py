@@ -15,8 +15,9 @@ Only random augmentation stays in the epochs.
 ## How the gain is computed
 From the CPU time of loading samples, minus that of copying stored results; and the time that
 fetches wait for storage, if the results fit in memory. High end: all of it, in a long training,
-plus other waits of the fetches if they are shorter than their CPU time. Low end: two thirds, in a
-training of three epochs; nothing if the results fit only on disk, which may be no faster.
+plus other waits of the fetches if they are shorter than their CPU time. Low end: all but the first
+epoch's, in a training of three epochs, or of as many as were seen to begin, at most ten; nothing if
+the results fit only on disk, which may be no faster.
 
 ## When this advice is wrong
 A training of one epoch repeats nothing: a run that ended within its first epoch is not reported. If
@@ -36,9 +37,9 @@ from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns, text, where
 from tdiag.rules.examples import GB, MB, budget, loaders, system
 from tdiag.rules.feed import (
-    FIRST_EPOCH_FRAC,
     RAM_FOR_DATA_FRAC,
     feed_of,
+    fewest_epochs,
     one_epoch,
     share_of_rank,
 )
@@ -96,6 +97,7 @@ def check(
     saved += reading
     at = fetch_place(fed, top_fetch_lines(fed.loader, stacks))
     spent, read = (total / fed.batches / samples for total in (loading, reading))
+    epochs = fewest_epochs(history)
     waits = f" and {duration(read)} waiting for storage" if read else ""
     return Found(
         summary=(
@@ -114,11 +116,13 @@ def check(
         ),
         fix=_fix(fed.loader, whole, free or 0, fits, where(at)),
         gain=Gain(
-            fed.gain_of_saving(saved * (1 - FIRST_EPOCH_FRAC)) if fits else 0.0,
+            fed.gain_of_saving(saved * (1 - 1 / epochs)) if fits else 0.0,
             fed.gain_of_saving(saved + asking),
             "high end: a training of many epochs; low end: "
             + (
-                "a training of three epochs." if fits else "nothing, if reading them takes as long."
+                f"a training of {epochs} epochs."
+                if fits
+                else "nothing, if reading them takes as long."
             ),
             DATA_WAIT,
             fetches=True,

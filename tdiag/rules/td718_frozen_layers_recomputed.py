@@ -15,9 +15,9 @@ the features. The inputs are then not loaded or preprocessed again either.
 
 ## How the gain is computed
 The time of each phase × the frozen calls' share of the time of its calls. High end: all of it, in a
-training of many epochs. Low end: two thirds, in a training of three epochs; nothing if dropout or
-batch norm is active among these layers, or if the features do not fit into memory. The saved
-loading is not counted.
+training of many epochs. Low end: all but the first epoch's, in a training of three epochs, or of as
+many as were seen to begin, at most ten; nothing if dropout or batch norm is active among these
+layers, or if the features do not fit into memory. The saved loading is not counted.
 
 ## When this advice is wrong
 If inputs are augmented at random: the rule does not report runs in which it can see the random
@@ -39,7 +39,7 @@ from tdiag.rules.base import Abstain, Found, Gain, bytes_, count, ns, text, wher
 from tdiag.rules.call_parts import part_of_phases
 from tdiag.rules.callers import module_called_at
 from tdiag.rules.examples import budget, loaders, op_line, ops, phases, system
-from tdiag.rules.feed import FIRST_EPOCH_FRAC, RAM_FOR_DATA_FRAC, one_epoch
+from tdiag.rules.feed import RAM_FOR_DATA_FRAC, fewest_epochs, one_epoch
 from tdiag.units import duration, percent, size
 
 CODE = "TD718"
@@ -85,6 +85,7 @@ def check(
     spots = {line.at.spot for line in lines if line.frozen_ns}
     at = module_called_at(spots, trees) or worst.at
     sure = fits and not frozen.modes
+    epochs = fewest_epochs(history)
     return Found(
         summary=(
             f"{names} is frozen and takes {percent(saved / budget.step_ns)} of the step"
@@ -102,10 +103,10 @@ def check(
         gain=None
         if budget.has_device  # calls return before the device has done their work
         else Gain(
-            saved * (1 - FIRST_EPOCH_FRAC) if sure else 0.0,
+            saved * (1 - 1 / epochs) if sure else 0.0,
             saved,
             f"high end: the {duration(saved)} of its calls, in a training of many epochs; low end: "
-            + ("a training of three epochs." if sure else "nothing, if they must be computed."),
+            + (f"a training of {epochs} epochs." if sure else "nothing, if they must be computed."),
             tuple(spent),
         ),
         at=at,

@@ -132,6 +132,21 @@ def test_results_are_kept_where_they_fit() -> None:
     assert all_of_it.speedup is not None and all_of_it.speedup.low == 1.0
 
 
+@pytest.mark.parametrize(("begun", "epochs"), [(1, 3), (6, 6), (40, 10)])
+def test_the_low_end_repeats_in_as_many_epochs_as_were_seen_to_begin(
+    begun: int, epochs: int
+) -> None:
+    history = StepHistory(
+        end_ns=(), durations_ns=(), windows=(), clean=(), epochs_ns=tuple(range(begun))
+    )
+    again = {"random": False, "samples": 64.0, "dataset_len": 1000}
+    three, found = finding("TD209", **again), finding("TD209", history, **again)
+    assert three.speedup is not None and found.speedup is not None
+    kept = (1 - 1 / found.speedup.low) / (1 - 1 / three.speedup.low)
+    assert kept == pytest.approx((1 - 1 / epochs) * 3 / 2, abs=0.01)
+    assert f"a training of {epochs} epochs" in found.why_gain
+
+
 def test_what_is_kept_in_memory_need_not_be_read_either() -> None:
     """Of 60 ms a batch 30 are blocked. Results on a disk are read again."""
     half = {"random": False, "samples": 64.0, "load_cpu_ns": 24.5e6, "runqueue_ns": None}
