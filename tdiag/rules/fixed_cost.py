@@ -75,8 +75,8 @@ class FixedCost:
         return self.spent_ns / self.dispatch_ns if self.dispatch_ns else 0.0
 
     def does_little(self, best: float | None, frac: float = LITTLE_WORK_FRAC) -> bool:
-        """Whether their work needs at most ``frac`` of the calls' time at ``best``, ns; False if
-        that is unknown."""
+        """Whether ``best``, the least time for their work, ns, is at most ``frac`` of the calls'
+        time; False if it is unknown."""
         return best is not None and best <= frac * self.spent_ns
 
     def small(self, best: float | None, frac: float = LITTLE_WORK_FRAC) -> bool:

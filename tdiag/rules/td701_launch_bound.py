@@ -34,8 +34,8 @@ Without such a loop: high end a batch four times as large, which spreads the fix
 times the samples; low end half of the measured fixed costs (device: of the idle time), as with a
 batch twice as large. If a step repeats its lines, the high end is one repetition instead of all;
 if it accumulates more than four batches, one batch. If calls take longer than fixed costs alone,
-the least time for the step's work remains, and five times that of accumulated batches at the low
-end.
+the least time for the step's work remains. If it accumulates four batches or more, the low end is
+one batch whose work takes five times its least time.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and needs another learning rate. Compiling pays only if

@@ -31,8 +31,8 @@ calls wait for values read from the previous one (as with two environments), els
 one call's share (device: of the idle time), or, of independent calls, all but five times what their
 shapes need; for cells, the smallest measured gain. High end: the time of all calls but one, with
 what their line does for each of them; if calls do work, and for cells, the largest measured gain,
-or what their shapes leave. To measure it, time a step with two,
-four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed cost.
+or what their shapes leave. To measure it, time a step with two, four and eight at once: the time
+saved is 1/2, 3/4 and 7/8 of the fixed cost.
 
 ## When this advice is wrong
 A recurrence over one sequence cannot be stacked: compile it. Stepping several environments or
