@@ -6,15 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from tdiag.evidence.sampled import CallFrame, CallTrees
-from tdiag.model.place import Place
+from tdiag.model.place import Place, Spot
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import same_function
 from tdiag.rules.hooks import MODULE_FILE
 
 
-def lines_below(
-    spots: Collection[tuple[str, int]], trees: CallTrees | None
-) -> set[tuple[str, int]]:
+def lines_below(spots: Collection[Spot], trees: CallTrees | None) -> set[Spot]:
     """The user's lines that were sampled below these lines."""
     frames = trees.training if trees else ()
     return {
@@ -24,7 +22,7 @@ def lines_below(
     }
 
 
-def _at(spots: Collection[tuple[str, int]]) -> Callable[[CallFrame], bool]:
+def _at(spots: Collection[Spot]) -> Callable[[CallFrame], bool]:
     return lambda frame: (frame.file, frame.line) in spots
 
 
@@ -39,7 +37,7 @@ def _within(
         yield here, above
 
 
-def module_called_at(spots: Collection[tuple[str, int]], trees: CallTrees | None) -> Place | None:
+def module_called_at(spots: Collection[Spot], trees: CallTrees | None) -> Place | None:
     """The user's line, outside of all modules, that calls the module in which most samples of these
     lines are; None without one."""
     frames = trees.training if trees else ()
@@ -80,12 +78,12 @@ def caller_of(place: Place, trees: CallTrees | None) -> Place | None:
     return max(shares, key=lambda at: shares[at], default=None)
 
 
-def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -> Place | None:
+def common_caller(spots: Collection[Spot], trees: CallTrees | None) -> Place | None:
     """The innermost user's line above these lines through which nearly all of their samples come;
     None without one."""
     frames = trees.training if trees else ()
-    shares: dict[tuple[str, int], float] = defaultdict(float)
-    places: dict[tuple[str, int], tuple[int, Place]] = {}
+    shares: dict[Spot, float] = defaultdict(float)
+    places: dict[Spot, tuple[int, Place]] = {}
     whole = 0.0
     for number, frame in enumerate(frames):
         if (frame.file, frame.line) not in spots:
@@ -108,7 +106,12 @@ def common_caller(spots: Collection[tuple[str, int]], trees: CallTrees | None) -
 
 def inclusive(at: Place | None, trees: CallTrees | None) -> float:
     """Share of the training thread's samples in this line and what it calls; 0 if unknown."""
-    return _frac_of(trees, _at({at.spot})) if at else 0.0
+    return inclusive_of_lines({at.spot}, trees) if at else 0.0
+
+
+def inclusive_of_lines(spots: Collection[Spot], trees: CallTrees | None) -> float:
+    """The same for all of these lines together."""
+    return _frac_of(trees, _at(spots))
 
 
 def inclusive_of(functions: Collection[tuple[str, str]], trees: CallTrees | None) -> float:

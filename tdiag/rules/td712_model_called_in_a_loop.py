@@ -30,9 +30,9 @@ measured: the cost of as many empty torch calls. So the low end is certain: half
 calls wait for values read from the previous one (as with two environments), else all of it except
 one call's share (device: of the idle time), or, of independent calls, all but five times what their
 shapes need; for cells, the smallest measured gain. High end: the time of all calls but one, with
-what their line does for each of them; if calls do work, and for cells, the largest measured gain,
-or what their shapes leave. To measure it, time a step with two, four and eight at once: the time
-saved is 1/2, 3/4 and 7/8 of the fixed cost.
+what the loop's lines do for each of them; if calls do work, and for cells, the largest measured
+gain, or what their shapes leave. To measure it, time a step with two, four and eight at once: the
+time saved is 1/2, 3/4 and 7/8 of the fixed cost.
 
 ## When this advice is wrong
 A recurrence over one sequence cannot be stacked: compile it. Stepping several environments or
@@ -53,8 +53,8 @@ from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
-from tdiag.rules.callers import inclusive
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, same_function, where
+from tdiag.rules.callers import inclusive_of_lines
 from tdiag.rules.cells import saved_by_sequence
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
@@ -113,11 +113,11 @@ def check(
         gone = f"{percent(most)} of the calls' time, {cost.limit}"
     high = spent * most
     parts: tuple[str, ...] = (*PHASES, "backward")
-    line_ns = 0.0 if budget.has_device else inclusive(loop.at, trees) * budget.step_ns
-    if cost.most_frac == 1 and line_ns * (1 - left) > high:
+    lines_ns = 0.0 if budget.has_device else _done_for_each(loop, ops, trees) * budget.step_ns
+    if cost.most_frac == 1 and lines_ns * (1 - left) > high:
         # What is done with each call's result, an action drawn and read, is then done once, too.
-        high, parts = line_ns * (1 - left), (*parts, "prepare", "evaluation")
-        gone = f"{gone}, with all that the line does for each ({duration(line_ns)} of samples)"
+        high, parts = lines_ns * (1 - left), (*parts, "prepare", "evaluation")
+        gone = f"{gone}, with all that is done for each ({duration(lines_ns)} of samples)"
     least, kept = cost.least_ns * LOW_END_FRAC, "half of the fixed costs"
     if loop.sequence and not budget.has_device:
         least, kept = cost.least_ns, "the smallest gain measured for a sequence"
@@ -226,6 +226,18 @@ def _waits(loop: ModelLoop) -> bool:
     token)."""
     read = sum(conversions(loop.lines).values())
     return bool(read) and read >= MAJORITY_FRAC * loop.counted
+
+
+def _done_for_each(loop: ModelLoop, ops: Ops | None, trees: CallTrees | None) -> float:
+    """Share of the samples in the line that calls the model, and in the lines of its function that
+    make other torch calls as often: they make the call's input, and draw and read an action."""
+    if loop.at is None:
+        return 0.0
+    spots = {loop.at.spot}
+    for line in ops.lines if ops else ():
+        if same_function(line.at, loop.at) and line.turns >= MAJORITY_FRAC * loop.counted:
+            spots.add(line.at.spot)
+    return inclusive_of_lines(spots, trees)
 
 
 def _calls(number: float) -> str:

@@ -197,6 +197,32 @@ def test_an_agents_gain_is_known_from_below_alone() -> None:
     assert found.recoverable_ns == pytest.approx(floor * rule.LOW_END_FRAC, abs=1)
 
 
+def test_what_an_agent_does_with_each_action_is_done_once_too() -> None:
+    """The policy takes 8 of 40 ms; line 39, which draws from a distribution and reads the action,
+    and line 41, which calls it, take 30. Line 60 runs once, line 12 is in another function."""
+    act = op_line(39, "forward", 640, turns=32.0, at=at(39, "train"), elapsed_ns=20 * MS)
+    once = op_line(60, "forward", 4, turns=1.0, at=at(60, "train"))
+    other = op_line(12, "forward", 32, turns=32.0, at=at(12, "reset"))
+    policy = op_line(24, "forward", 1600, turns=32.0, repeated=32.0, one_row=True)
+    parts = {"prepare": 28.0, "forward": 8.0, "backward": 2.0, "optimizer": 2.0}
+    shares = ((41, 0.2), (39, 0.55), (60, 0.1), (12, 0.1))
+    trees = CallTrees(
+        training=tuple(
+            CallFrame(name="train", file=at(1).file, line=line, parent=-1, frac=frac, user=True)
+            for line, frac in shares
+        ),
+        workers=(),
+    )
+    found = rule.check(
+        budget(**parts), phases(**parts), called("Policy", 32), ops(act, once, other, policy),
+        PRICE, None, None, None, trees,
+    )  # fmt: skip
+    assert found is not None and found.gain is not None
+    assert found.gain.high_ns == pytest.approx(0.75 * 40 * MS * 31 / 32)
+    assert "prepare" in found.gain.components
+    assert "all that is done for each (30.0 ms of samples)" in found.gain.why
+
+
 def test_a_sequence_wins_for_each_call_what_it_won_where_it_was_tried() -> None:
     price = Dispatch(op_ns=4000, grad_op_ns=7000)
     found = checked(called("GRUCell", 32), dispatch=price)
