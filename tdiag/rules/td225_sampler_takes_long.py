@@ -9,12 +9,18 @@ Workers fetch samples, but the training thread draws their indices, so no worker
 sampler that goes through all indices for each batch (a permutation of a large data set, sorting
 what is left, a list it filters) does an epoch's work in every step.
 
+`next(iter(loader))` in a step is the same: it draws the order of all samples, as a list of Python
+numbers, takes one batch, and drops the rest.
+
 ## What to do
 Draw the order of an epoch once, with one tensor call, and cut it into batches. To draw with
-replacement, draw only as many numbers as a batch needs.
+replacement, draw only as many numbers as a batch needs. Keep the iterator of a loader from step to
+step, and make a new one when it ends.
 
 ## How the gain is computed
-The share of the samples as time of the step. High end: all of it; low end: half.
+The share of the samples as time of the step. High end: all of it; low end: half. If the loader
+begins anew in most steps, high end: the whole line that asks for the batch, which also drops what
+was not used; low end: it is chosen once an epoch.
 
 ## When this advice is wrong
 If the choice depends on what was just learned (hard examples), it must be made in each step; then
@@ -25,14 +31,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tdiag.evidence.feeding import Loaders
+from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.steps import Budget, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import NOTICEABLE_FRAC
-from tdiag.rules.base import DATA_WAIT, Found, Gain, frac, known_to, sampling_range, text, where
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.rules.base import (
+    DATA_WAIT,
+    Found,
+    Gain,
+    count,
+    frac,
+    known_to,
+    sampling_range,
+    text,
+    where,
+)
+from tdiag.rules.callers import inclusive
 from tdiag.rules.examples import at, budget, loaders, stacks
 from tdiag.rules.loop_lines import check_samples
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -48,13 +65,21 @@ _ASKS = "_next_index"
 _LOADER_FILE = "torch/utils/data/dataloader.py"
 
 
-def check(budget: Budget, loaders: Loaders, stacks: Stacks, trees: CallTrees) -> Found | None:
+def check(
+    budget: Budget,
+    loaders: Loaders,
+    stacks: Stacks,
+    trees: CallTrees,
+    history: StepHistory | None,
+) -> Found | None:
     check_samples(stacks)
-    share, at = _choosing(trees)
+    share, at, asking = _choosing(trees)
     least, most = known_to(share, stacks.samples)
     if least < NOTICEABLE_FRAC:
         return None
     train = loaders.train()
+    if train is not None and asking is not None and _begins_anew(train, history):
+        return _begun(share, asking, train, budget, stacks, trees)
     at = at or (train.created_at if train else None)
     name = (train.sampler_class if train else "") or "the sampler"
     return Found(
@@ -84,25 +109,81 @@ def check(budget: Budget, loaders: Loaders, stacks: Stacks, trees: CallTrees) ->
     )
 
 
-def _choosing(trees: CallTrees) -> tuple[float, Place | None]:
-    """The share of the samples that ask a sampler, and the user's innermost line with most."""
+def _begins_anew(loader: Loader, history: StepHistory | None) -> bool:
+    """Whether most steps begin a pass over the loader, and a pass has more batches than one."""
+    if not loader.sampler_len or not loader.batch_size or history is None:
+        return False
+    more = loader.sampler_len > loader.batch_size
+    return more and len(history.epochs_ns) > MAJORITY_FRAC * len(history.end_ns)
+
+
+def _begun(
+    share: float,
+    at: Place,
+    loader: Loader,
+    budget: Budget,
+    stacks: Stacks,
+    trees: CallTrees,
+) -> Found:
+    """The loader's order is drawn for each step, of which one batch is taken."""
+    assert loader.sampler_len and loader.batch_size
+    least, _ = known_to(share, stacks.samples)
+    _, most = known_to(max(share, inclusive(at, trees)), stacks.samples)
+    return Found(
+        summary=(
+            f"Each step begins a new pass over the loader{where(at)}: it chooses the order of all"
+            f" {loader.sampler_len:,} samples, {percent(share)} of the training thread's time, and"
+            f" takes {loader.batch_size:,} of them."
+        ),
+        evidence=(
+            frac("samples that choose", share, "sample"),
+            frac(f"samples{where(at)}", inclusive(at, trees), "sample"),
+            count("samples of the loader", loader.sampler_len, "probe"),
+        ),
+        fix=Fix(
+            f"Make the loader's iterator once before the loop, call next on it{where(at)}, and make"
+            " a new one when it ends.",
+            "review",
+            action="Keep the loader's iterator from step to step",
+            code="def endless(loader):\n    while True:\n        yield from loader\n\n"
+            "batches = endless(loader)  # before the loop\nbatch = next(batches)  # in it",
+        ),
+        gain=Gain(
+            least * (1 - loader.batch_size / loader.sampler_len) * budget.step_ns,
+            most * budget.step_ns,
+            "high end: without all of the line, which also drops the rest of the order; low end: it"
+            f" is chosen once an epoch; {sampling_range(stacks.samples, least, most)}.",
+            (*DATA_WAIT, "prepare"),
+        ),
+        at=at,
+    )
+
+
+def _choosing(trees: CallTrees) -> tuple[float, Place | None, Place | None]:
+    """The share of the samples that ask a sampler, the user's innermost line with most of them, and
+    the user's line that asks for the batch in most of them."""
     share = 0.0
     lines: dict[Place, float] = defaultdict(float)
+    asking: dict[Place, float] = defaultdict(float)
+    users: list[Place | None] = []  # a frame's innermost line of the user, its own or a caller's
     inside: list[bool] = []  # a frame's caller comes before it
     for frame in trees.training:
+        caller = users[frame.parent] if frame.parent >= 0 else None
+        line = Place(file=frame.file, line=frame.line, function=frame.name)
+        users.append(line if frame.user else caller)
         above = frame.parent >= 0 and inside[frame.parent]
         asks = frame.name.endswith(_ASKS) and frame.file.endswith(_LOADER_FILE)
         inside.append(above or asks)
         if asks and not above:
             share += frame.frac
+            if caller is not None:
+                asking[caller] += frame.frac
         if above and frame.user:
-            here = Place(file=frame.file, line=frame.line, function=frame.name)
-            lines[here] = max(lines[here], frame.frac)
+            lines[line] = max(lines[line], frame.frac)
     most = max(lines.values(), default=0.0)
     # Of a line and those that it calls the innermost with as many samples.
-    return share, next(
-        (x for x in reversed(lines) if lines[x] >= (1 - NOTICEABLE_FRAC) * most), None
-    )
+    at = next((x for x in reversed(lines) if lines[x] >= (1 - NOTICEABLE_FRAC) * most), None)
+    return share, at, max(asking, key=lambda x: asking[x], default=None)
 
 
 def fires() -> Evidence:

@@ -6,6 +6,7 @@ import pytest
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.steps import StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
@@ -53,3 +54,32 @@ def test_it_names_the_line_that_chooses(below: list[Frame], line: int) -> None:
 def test_workers_are_not_the_answer_to_a_slow_sampler() -> None:
     """Of 70 ms, fetches take one."""
     assert run_rule(find("TD201"), evidence()) is None
+
+
+@pytest.mark.parametrize(("begun", "anew"), [(90, True), (3, False)])
+def test_a_pass_begun_in_each_step_is_kept_instead(begun: int, anew: bool) -> None:
+    """`next(iter(loader))` in a step draws the order of 400,000 for a batch of 100; 14 % of the
+    line's time drops the rest of it."""
+    asked = evidence().add(
+        loaders(created_at=at(40), batch_size=100, sampler_len=400_000),
+        StepHistory(
+            end_ns=tuple(range(100)), durations_ns=(), windows=(), clean=(),
+            epochs_ns=tuple(range(begun)),
+        ),
+        CallTrees(
+            training=(
+                CallFrame(name="main", file=at(1).file, line=60, parent=-1, frac=0.74, user=True),
+                CallFrame(name="_BaseDataLoaderIter._next_index", file=TORCH, line=0, parent=0,
+                          frac=0.6, user=False),
+                CallFrame(name="RandomSampler.__iter__", file=TORCH, line=0, parent=0, frac=0.14,
+                          user=False),
+            ),
+            workers=(),
+        ),
+    )  # fmt: skip
+    found = run_rule(find("TD225"), asked)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == (60 if anew else 40)
+    assert ("all 400,000 samples" in found.summary) is anew
+    assert (found.at_best_ns == 70 * MS) is anew, "all of the wait, with what drops the order"
+    assert ("iterator once before the loop" in found.fix.text) is anew
