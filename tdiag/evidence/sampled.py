@@ -13,11 +13,12 @@ WRITERS = re.compile(
     r"|logging/__init__|logging/handlers|json/encoder|json/__init__)|tensorboard"
     r"|(_encode_tile|_save|save) \(PIL/"  # a picture, outside loading
 )
-# Built-in functions that write. No sampled frame names them, so the text of the line is matched.
+# Calls that write. No sampled frame names built-in ones, so the text of the line is matched.
 WRITES = re.compile(
     r"\b_?log(ger)?\.(debug|info|warn(ing)?|error|exception|critical)\(|"
     r"\bprint\(|\bjson\.dump|\.writerows?\(|\.write\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
     r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\(|\.commit\("
+    r"|\.(to|write)_(csv|json|ndjson|parquet|feather|excel|sql|hdf)\(|\bsavetxt\("  # tables
 )
 
 # Phases in which another rule covers writing: loading data, saving weights.

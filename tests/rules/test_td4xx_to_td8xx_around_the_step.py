@@ -174,7 +174,8 @@ def test_print_is_found_by_the_text_of_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["os.fsync(file.fileno())", "self.db.commit()", "rows.writerow(r)"]
+    "text",
+    ["os.fsync(file.fileno())", "self.db.commit()", "rows.writerow(r)", "frame.to_csv(path)"],
 )
 def test_a_built_in_function_that_writes_is_known_by_the_lines_text(
     text: str, tmp_path: Path
