@@ -67,13 +67,22 @@ def _callers(number: int, frames: Sequence[CallFrame]) -> list[int]:
 
 def caller_of(place: Place, trees: CallTrees | None) -> Place | None:
     """The user's line that most often calls the function of this place, by the samples."""
+    return _caller_of(lambda frame: same_function(_place(frame), place), trees)
+
+
+def caller_of_line(place: Place, trees: CallTrees | None) -> Place | None:
+    """The same for what runs at this line: of several classes' methods of one name, this one's."""
+    return _caller_of(_at({place.spot}), trees)
+
+
+def _caller_of(chosen: Callable[[CallFrame], bool], trees: CallTrees | None) -> Place | None:
     frames = trees.training if trees else ()
     shares: dict[Place, float] = defaultdict(float)
     for number, frame in enumerate(frames):
-        if frame.user and same_function(_place(frame), place):
+        if frame.user and chosen(frame):
             users = [frames[x] for x in _callers(number, frames)[:-1] if frames[x].user]
             # A comprehension is called by the function itself.
-            if users and not same_function(_place(users[-1]), place):
+            if users and not chosen(users[-1]):
                 shares[_place(users[-1])] += frame.frac
     return max(shares, key=lambda at: shares[at], default=None)
 

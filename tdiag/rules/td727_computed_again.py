@@ -29,14 +29,16 @@ If the repetition saves memory: keeping the result also keeps its graph until th
 
 from __future__ import annotations
 
-from tdiag.evidence.sampled import Stacks
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.call_parts import backward_share, part_of_calls
+from tdiag.rules.callers import caller_of_line
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -52,7 +54,9 @@ AFTER = {
 }
 
 
-def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+def check(
+    budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None, trees: CallTrees | None
+) -> Found | None:
     part = part_of_calls(phases, ops, stacks, lambda x: x.again_ns)
     lines = part.lines if part else ()
     spent = part.spent if part else {}
@@ -68,29 +72,40 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     share = backward_share(lines, ops, lambda x: x.again_ns)
     backward = phases.wall_ns.get("backward", 0.0) * share
     worst = lines[0]
+    called_at = _called_again_at(worst, ops, trees)
     return Found(
         summary=(
             f"Calls that repeat an earlier one of the same step on the same tensors take"
             f" {duration(total)} ({percent(total / budget.step_ns)}), most of it{where(worst.at)}"
-            f" in {worst.at.function}."
+            f" in {worst.at.function}{', which is called' + where(called_at) if called_at else ''}."
         ),
         evidence=(
             ns("repeated calls", total, "baseline"),
             ns("their backward", backward, "baseline"),
             count("torch calls of these lines", sum(x.calls for x in lines), "ops", "per_step"),
         ),
-        fix=_fix(worst),
+        fix=_fix(worst, called_at),
         gain=Gain(
             total,
             total + backward,
             f"low end: the {duration(total)}; high end: their backward as well.",
             tuple(dict.fromkeys((*spent, "backward"))),
         ),
-        at=worst.at,
+        at=called_at or worst.at,
     )
 
 
-def _fix(worst: OpLine) -> Fix:
+def _called_again_at(worst: OpLine, ops: Ops, trees: CallTrees | None) -> Place | None:
+    """Where the line's function is called, if most of what it does is repeated: that call is to be
+    made once. None otherwise."""
+    function = [x for x in ops.lines if same_function(x.at, worst.at)]
+    again = sum(x.again_ns for x in function)
+    if worst.parametrized_ns or again < MAJORITY_FRAC * sum(x.elapsed_ns for x in function):
+        return None
+    return caller_of_line(worst.at, trees)
+
+
+def _fix(worst: OpLine, called_at: Place | None) -> Fix:
     if worst.parametrized_ns > MAJORITY_FRAC * worst.again_ns:
         return _cached(worst)
     if POWERS & worst.names.keys():
@@ -102,8 +117,8 @@ def _fix(worst: OpLine) -> Fix:
             code="z = z @ A  # in each step, not z0 @ torch.linalg.matrix_power(A, step)",
         )
     return Fix(
-        f"Compute what is repeated{where(worst.at)} once in a step, keep the result, and pass it"
-        " on.",
+        f"Compute what is repeated{where(called_at or worst.at)} once in a step, keep the result,"
+        " and pass it on.",
         "manual",
         action="Compute it once in a step and keep the result",
     )

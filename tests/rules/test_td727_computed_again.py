@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
@@ -26,3 +27,26 @@ def test_the_gradient_of_a_loss_for_each_pair_of_tasks(
     if isinstance(found, Finding) and saved_ms:
         assert found.location and found.location.line == 14
         assert found.at_best_ns == pytest.approx(saved_ms * MS)
+
+
+@pytest.mark.parametrize(("again_ms", "line"), [(12.0, 69), (5.0, 53)])
+def test_a_function_that_is_repeated_whole_is_kept_where_it_is_called(
+    again_ms: float, line: int
+) -> None:
+    """A body is run again in each inner step; its `forward` and the learner's share their name."""
+    frames = [("main", 96, -1), ("forward", 78, 0), ("adapt", 69, 1), ("forward", 53, 2)]
+    trees = CallTrees(
+        training=tuple(
+            CallFrame(name=name, file=at(1).file, line=number, parent=parent, frac=1.0, user=True)
+            for name, number, parent in frames
+        ),
+        workers=(),
+    )
+    body = op_line(
+        53, "forward", 36, elapsed_ns=14 * MS, again_ns=again_ms * MS, at=at(53, "forward")
+    )
+    step, clean = budget(forward=20, backward=24), phases(forward=20, backward=24)
+    found = run_rule(find("TD727"), Evidence().add(step, clean, ops(body), trees))
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == line
+    assert ("which is called at train.py:69" in found.summary) is (line == 69)
