@@ -19,8 +19,8 @@ step, and make a new one when it ends.
 
 ## How the gain is computed
 The share of the samples as time of the step. High end: all of it; low end: half. If the loader
-begins anew in most steps, high end: the whole line that asks for the batch, which also drops what
-was not used; low end: it is chosen once an epoch.
+begins anew in most steps, high end: the whole wait, and the line that asks for the batch, which
+also drops what was not used; low end: it is chosen once an epoch.
 
 ## When this advice is wrong
 If the choice depends on what was just learned (hard examples), it must be made in each step; then
@@ -33,7 +33,7 @@ from collections import defaultdict
 
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
-from tdiag.evidence.steps import Budget, StepHistory
+from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
@@ -44,6 +44,7 @@ from tdiag.rules.base import (
     Gain,
     count,
     frac,
+    held,
     known_to,
     sampling_range,
     text,
@@ -71,6 +72,7 @@ def check(
     stacks: Stacks,
     trees: CallTrees,
     history: StepHistory | None,
+    phases: Phases | None,
 ) -> Found | None:
     check_samples(stacks)
     share, at, asking = _choosing(trees)
@@ -79,7 +81,8 @@ def check(
         return None
     train = loaders.train()
     if train is not None and asking is not None and _begins_anew(train, history):
-        return _begun(share, asking, train, budget, stacks, trees)
+        collected = phases.gc_in_wait_ns if phases else 0.0
+        return _begun(share, asking, train, budget, stacks, trees, collected)
     at = at or (train.created_at if train else None)
     name = (train.sampler_class if train else "") or "the sampler"
     return Found(
@@ -124,8 +127,10 @@ def _begun(
     budget: Budget,
     stacks: Stacks,
     trees: CallTrees,
+    collected: float,
 ) -> Found:
-    """The loader's order is drawn for each step, of which one batch is taken."""
+    """The loader's order is drawn for each step, of which one batch is taken. ``collected``:
+    garbage collection that its many numbers cause while the training waits, ns per step."""
     assert loader.sampler_len and loader.batch_size
     least, _ = known_to(share, stacks.samples)
     _, most = known_to(max(share, inclusive(at, trees)), stacks.samples)
@@ -150,10 +155,11 @@ def _begun(
         ),
         gain=Gain(
             least * (1 - loader.batch_size / loader.sampler_len) * budget.step_ns,
-            most * budget.step_ns,
-            "high end: without all of the line, which also drops the rest of the order; low end: it"
-            f" is chosen once an epoch; {sampling_range(stacks.samples, least, most)}.",
-            (*DATA_WAIT, "prepare"),
+            max(most * budget.step_ns, held(budget, *DATA_WAIT) + collected),
+            "high end: without all of the wait and of the line, which also drops the rest of the"
+            " order; low end: it is chosen once an epoch;"
+            f" {sampling_range(stacks.samples, least, most)}.",
+            (*DATA_WAIT, "prepare", *(("gc",) if collected else ())),
         ),
         at=at,
     )

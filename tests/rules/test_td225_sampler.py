@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import CallFrame, CallTrees
@@ -56,11 +57,10 @@ def test_workers_are_not_the_answer_to_a_slow_sampler() -> None:
     assert run_rule(find("TD201"), evidence()) is None
 
 
-@pytest.mark.parametrize(("begun", "anew"), [(90, True), (3, False)])
-def test_a_pass_begun_in_each_step_is_kept_instead(begun: int, anew: bool) -> None:
+def asked_anew(begun: int) -> Evidence:
     """`next(iter(loader))` in a step draws the order of 400,000 for a batch of 100; 14 % of the
     line's time drops the rest of it."""
-    asked = evidence().add(
+    return evidence().add(
         loaders(created_at=at(40), batch_size=100, sampler_len=400_000),
         StepHistory(
             end_ns=tuple(range(100)), durations_ns=(), windows=(), clean=(),
@@ -77,9 +77,21 @@ def test_a_pass_begun_in_each_step_is_kept_instead(begun: int, anew: bool) -> No
             workers=(),
         ),
     )  # fmt: skip
-    found = run_rule(find("TD225"), asked)
+
+
+@pytest.mark.parametrize(("begun", "anew"), [(90, True), (3, False)])
+def test_a_pass_begun_in_each_step_is_kept_instead(begun: int, anew: bool) -> None:
+    found = run_rule(find("TD225"), asked_anew(begun))
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == (60 if anew else 40)
     assert ("all 400,000 samples" in found.summary) is anew
     assert (found.at_best_ns == 70 * MS) is anew, "all of the wait, with what drops the order"
     assert ("iterator once before the loop" in found.fix.text) is anew
+
+
+def test_collections_of_an_order_that_is_dropped_go_with_it() -> None:
+    clean = replace(phases(data_wait=79, forward=10, backward=20), gc_in_wait_ns=9 * MS)
+    step = budget(data_wait_cpu=70, gc=9, forward=10, backward=20)
+    found = run_rule(find("TD225"), asked_anew(90).add(step, clean))
+    assert isinstance(found, Finding)
+    assert found.at_best_ns == 79 * MS
