@@ -215,6 +215,19 @@ def rnn_cells() -> Figures:
     return saved_per_call("RNN")
 
 
+@measures(cells__LSTM_TIMES="most")
+def lstm_ratios() -> Figures:
+    sizes = (64, 16), (64, 64), (128, 16)
+    return {size: slow / fast for size, slow, fast in of_sequences("LSTM", *sizes)}
+
+
+@measures(cells__OTHER_TIMES="most")
+def other_ratios() -> Figures:
+    sizes = (16, 4), (64, 16), (64, 64), (128, 16)
+    both = [*of_sequences("GRU", *sizes), *of_sequences("RNN", *sizes)]
+    return {size: slow / fast for size, slow, fast in both}
+
+
 @measures(cells__LONG_HIGH="most")
 def long_cells() -> Figures:
     sizes = (128, 128), (256, 64), (512, 16), (512, 64)
