@@ -67,10 +67,7 @@ def indexed_few_own() -> Figures:
     return saved(Own, (16, 10), (16, 784), (16, 1024), (32, 784), (32, 1024))
 
 
-@measures(
-    td213_samples_indexed_singly__SAVING_LOW_FRAC="least",
-    td213_samples_indexed_singly__SAVING_HIGH_FRAC="most",
-)
+@measures(td213_samples_indexed_singly__SAVING_LOW_FRAC="least")
 def indexed() -> Figures:
     return saved(TensorDataset, (64, 10), (64, 784), (256, 10), (256, 784), (1024, 10), (1024, 256))
 

@@ -20,7 +20,7 @@ index needs an array: windows `self.data[i : i + 96]` become
 From the fetch's CPU time beyond copying the batch. In measurements, whole batches of 64 samples and
 more saved 80 % of it or more; smaller ones of a `TensorDataset` 33 % or more, and of a class of
 one's own from next to nothing. The same shares apply to garbage collections during the fetch. High
-end: 96 %, all collections, and proportionally less queueing for a core.
+end: all of it, all collections, and proportionally less queueing for a core.
 
 ## When this advice is wrong
 Large samples, such as images of 100 kB, are bound by copying, and are not reported. Your own
@@ -67,12 +67,6 @@ SMALL_SAVING_LOW_FRAC = Threshold(
     "The same measurement: a TensorDataset saved 0.33 (batches of 16, rows of 3072) to 0.79"
     " (benchmarks/rule_constants.py td213).",
 )
-SAVING_HIGH_FRAC = Threshold(
-    0.96,
-    "of the time beyond copying",
-    "The same measurement: a TensorDataset with batches of 64 to 4096"
-    " (benchmarks/rule_constants.py td213).",
-)
 OWN_SMALL_SAVING_LOW_FRAC = Threshold(
     0,
     "of the time beyond copying",
@@ -114,10 +108,9 @@ def check(budget: Budget, loaders: Loaders, system: System, phases: Phases | Non
         fix=_fix(fed.loader),
         gain=Gain(
             fed.gain_of_saving(fed.singly * least) + collected * least,
-            fed.gain_of_saving(fed.singly * SAVING_HIGH_FRAC * (1 + fed.queued / fed.cpu))
-            + collected,
-            f"in measurements, whole batches saved {percent(least)} to {percent(SAVING_HIGH_FRAC)}"
-            " of this time; high end: fetches also queue less for a core.",
+            fed.gain_of_saving(fed.singly * (1 + fed.queued / fed.cpu)) + collected,
+            f"low end: whole batches save {percent(least)} of this time, the least that was"
+            " measured; high end: all of it, and fetches also queue less for a core.",
             (*DATA_WAIT, "gc") if collected else DATA_WAIT,
         ),
         at=fed.loader.created_at,

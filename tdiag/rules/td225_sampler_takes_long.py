@@ -132,8 +132,9 @@ def _begun(
     """The loader's order is drawn for each step, of which one batch is taken. ``collected``:
     garbage collection that its many numbers cause while the training waits, ns per step."""
     assert loader.sampler_len and loader.batch_size
+    line = inclusive(at, trees)
     least, _ = known_to(share, stacks.samples)
-    _, most = known_to(max(share, inclusive(at, trees)), stacks.samples)
+    _, most = known_to(max(share, line), stacks.samples)
     return Found(
         summary=(
             f"Each step begins a new pass over the loader{where(at)}: it chooses the order of all"
@@ -142,7 +143,7 @@ def _begun(
         ),
         evidence=(
             frac("samples that choose", share, "sample"),
-            frac(f"samples{where(at)}", inclusive(at, trees), "sample"),
+            frac(f"samples{where(at)}", line, "sample"),
             count("samples of the loader", loader.sampler_len, "probe"),
         ),
         fix=Fix(

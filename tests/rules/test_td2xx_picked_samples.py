@@ -103,3 +103,20 @@ def test_what_torchs_own_collating_converts_is_no_line_of_the_users(
     found = run_rule(find("TD207"), Evidence().add(step, loaders(), ops(*lines, building)))
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == 3
+
+
+@pytest.mark.parametrize(
+    ("batch", "own", "share"),
+    [(256, True, 0.75), (64, False, 0.75), (32, False, 0.3), (32, True, 0)],
+)
+def test_whole_batches_surely_save_what_they_saved_at_this_size(
+    batch: int, own: bool, share: float
+) -> None:
+    """Of the time beyond copying, which is next to nothing here."""
+    changes = {"batch_size": batch, "samples": float(batch), "batch_bytes": 12.0}
+    if not own:
+        changes |= {"dataset_at": None, "dataset_class": "TensorDataset"}
+    found = own_dataset(4000 * batch / BATCH, **changes)["TD213"]
+    assert found.speedup is not None
+    waited = 0.5  # of the step
+    assert found.speedup.low == pytest.approx(1 / (1 - share * waited), abs=0.01)
