@@ -1,7 +1,7 @@
 """How often tdiag is right: planted bottlenecks and healthy trainings, a verdict each.
 
 Usage: ``python benchmarks/accuracy.py [--minutes M] [--results FILE] [--no-speed] [--rejudge]
-[--drawn SEED [--count N]] [NAME ...]``
+[--twins FILE] [--drawn SEED [--count N]] [NAME ...]``
 
 Each case of :mod:`planted.cases` is written out, diagnosed by ``tdiag run --profiling``, and, where
 it has a fixed twin, run bare in pairs, slow and fixed one right after the other, the order swapped
@@ -41,6 +41,7 @@ from planted.drawn import Drawn, draw
 from planted.running import diagnose, in_turns, write
 
 SECONDS = 5.0  # that each bare run trains, about as long as a diagnosis: losses converge
+OF_TWINS = ("slow_ms", "fixed_ms", "measured", "span")  # fields of a row
 SECONDS_DRAWN = 2.0  # the same of drawn cases, of which some have four sides
 
 
@@ -194,6 +195,12 @@ def main() -> None:
     options.add_argument("names", nargs="*", metavar="NAME", help="only cases whose name has this")
     options.add_argument("--minutes", type=float, default=90.0)
     options.add_argument("--results", type=Path, default=Path("accuracy.jsonl"))
+    options.add_argument(
+        "--twins",
+        type=Path,
+        metavar="FILE",
+        help="take what twins took from these results, and run the others'",
+    )
     options.add_argument("--no-speed", action="store_true", help="do not run the twins")
     options.add_argument("--rejudge", action="store_true", help="diagnose the recorded runs again")
     options.add_argument("--drawn", type=int, metavar="SEED", help="cases drawn from this seed")
@@ -207,6 +214,8 @@ def main() -> None:
     if args.rejudge:
         done = {name: row for name, row in rows.items() if "failed" not in row}
         rows |= {name: rejudge(cases[name], row, base) for name, row in done.items()}
+    lines = args.twins.read_text().splitlines() if args.twins else []
+    earlier = {row["name"]: row for row in map(json.loads, lines)}
     end = time.monotonic() + args.minutes * 60
     for name, case in () if args.rejudge else cases.items():
         if args.names and not any(part in name for part in args.names):
@@ -218,7 +227,8 @@ def main() -> None:
         if isinstance(case, Drawn):
             row = run_drawn(case, base, not args.no_speed, rows.get(name))
         else:
-            row = run(case, base, not args.no_speed)
+            taken = {k: v for k, v in earlier.get(name, {}).items() if k in OF_TWINS}
+            row = run(case, base, not (args.no_speed or taken)) | taken
         rows[name] = row
         with args.results.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -6,13 +6,16 @@ Rows from before these constants were in use: later ones have them in their pred
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from planted.cases import CASES
+from scipy.optimize import brentq
 
 from constants import Figures, measures
+from tdiag.diagnose.engine import FREED_FRAC, RUNS_DIFFER_FRAC
 
 HERE = Path(__file__).resolve().parents[1]
 FINAL_SEED = "2-"  # nothing is fitted to its cases
@@ -28,12 +31,23 @@ class Twin(NamedTuple):
     best: float
 
 
-@measures(thresholds__REPLACED_LOW_FRAC="least")
+@measures(thresholds__REPLACED_LOW_FRAC="between")
 def replaced() -> Figures:
     """The share of the step that the twin saved ÷ the predicted one at best, where one tensor call
     does Python's work on a batch: lists, tables, collating sample by sample."""
-    of_batches = {"TD206", "TD207", "TD210"}
-    return {t.name: _share(t.measured) / _share(t.best) for t in _twins() if t.code in of_batches}
+    return _saved_of_predicted("TD206", "TD207", "TD210")
+
+
+@measures(feed__REPEATED_LOW_FRAC="between")
+def repeated() -> Figures:
+    """The share of the step that the twin saved ÷ that of the work predicted to repeat in each
+    epoch."""
+    return _saved_of_predicted("TD209")
+
+
+def _saved_of_predicted(*codes: str) -> Figures:
+    twins = [t for t in _twins() if t.code in codes and min(t.measured, t.best) > WEAK]
+    return {t.name: _share(t.measured) / _taken(t.best) for t in twins}
 
 
 @measures(engine__FREED_FRAC="between")
@@ -70,6 +84,18 @@ def _rows(name: str) -> list[dict[str, Any]]:
     """The last row of each case."""
     rows = map(json.loads, (HERE / name).read_text().splitlines())
     return list({row["name"]: row for row in rows}.values())
+
+
+def _taken(best: float) -> float:
+    """The share of the step that a prediction takes away at the high end, where the rest gets
+    faster by what two runs differ, and by FREED_FRAC × this share."""
+    taken = brentq(lambda x: 1 - best * ((1 - x) - _faster(x)), 0.0, 0.999)
+    return float(taken)
+
+
+def _faster(taken: float) -> float:
+    rest = 1 - taken
+    return math.hypot(FREED_FRAC * rest * taken, RUNS_DIFFER_FRAC * rest)
 
 
 def _share(speedup: float) -> float:

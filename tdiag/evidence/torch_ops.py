@@ -98,6 +98,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # "outer" product out and reduce it again.
     contracted_ns: float = 0.0
     contraction: str = ""
+    # Measured time of backward for its calls (``elapsed_ns``), and the parts of that, by the names
+    # above, ns per step; parts known only when a result was used are not in it.
+    backward: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def recording_ns(self) -> float:
@@ -189,7 +192,10 @@ class InputGradient(Kind, frozen=True, kw_only=True):
 
 class Ops(Kind, frozen=True, kw_only=True):
     """Exact torch-call counts by user line, from one or two steps under a TorchFunctionMode.
-    ``attention``: None if tensors were not followed from product to product."""
+    ``attention``: None if tensors were not followed from product to product.
+    ``backward_other_ns``: backward for calls that were not counted, per step; None if its time was
+    not measured by line (``OpLine.backward``): with a device, several ranks, checkpoints, a huge
+    graph, or in an older run."""
 
     steps: int
     lines: tuple[OpLine, ...]
@@ -202,6 +208,15 @@ class Ops(Kind, frozen=True, kw_only=True):
     input_gradients: tuple[InputGradient, ...] = ()
     gathered: tuple[PickedWeights, ...] = ()
     acts: bool = False  # Phases.acts
+    backward_other_ns: float | None = None
+
+    @property
+    def measured_backward_ns(self) -> float:
+        """All of backward, per step, by its lines' measured time; 0 if that was not measured."""
+        if self.backward_other_ns is None:
+            return 0.0
+        by_line = sum(line.backward.get("elapsed_ns", 0.0) for line in self.lines)
+        return self.backward_other_ns + by_line
 
 
 class Dispatch(Kind, frozen=True, kw_only=True):

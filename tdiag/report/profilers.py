@@ -13,7 +13,7 @@ from pathlib import Path
 from tdiag.evidence.device import DevicePart, DeviceParts
 from tdiag.evidence.machine import Syscalls, SystemHistory
 from tdiag.evidence.sampled import StackLine, Stacks
-from tdiag.evidence.steps import Steps, TracedSteps
+from tdiag.evidence.steps import Phases, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import CallRow, Calls, HostOp, HostOps, Ops
 from tdiag.model.kind import Kind
@@ -192,14 +192,17 @@ def _op_lines(evidence: Evidence) -> Iterator[Table]:
         Column("torch calls", hint="per step, counted exactly"),
         Column("conversions", hint="tensor to Python value, per step"),
         Column("of which", "end"),
+        Column("backward", hint="the clean backward × its measured share, per step"),
     )  # fmt: skip
+    phases, whole = evidence.get(Phases), found.measured_backward_ns
+    backward = phases.wall_ns.get("backward", 0.0) / whole if phases and whole else 0.0
     rows = []
     for line in sorted(found.lines, key=lambda line: -line.calls):
         kinds = sorted(line.conversions.items(), key=lambda pair: -pair[1])
         of_which = ", ".join(f"{count(n)} × {kind}" for kind, n in kinds)
         rows.append((Cell("", place=line.at), Cell(line.at.function), _phase(line.phase),
-                     _count(line.calls), _count(sum(line.conversions.values())),
-                     Cell(of_which)))  # fmt: skip
+                     _count(line.calls), _count(sum(line.conversions.values())), Cell(of_which),
+                     _some_time(line.backward.get("elapsed_ns", 0.0) * backward)))  # fmt: skip
     yield Table(
         title="Torch calls by your line", columns=columns, rows=tuple(rows), id="op-lines",
         note=f"Counted, not sampled ({_cost('ops', evidence)}).",
@@ -321,6 +324,10 @@ def _count(value: float) -> Cell:
 
 def _time(ns: float) -> Cell:
     return Cell(duration(ns), ns)
+
+
+def _some_time(ns: float) -> Cell:
+    return _time(ns) if ns else Cell(NOTHING, 0.0)
 
 
 def _of_step(ns: float, step_ns: float) -> list[Cell]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
 
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases
@@ -12,7 +15,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Gain
 from tdiag.rules.log_lines import logging_spots
 from tdiag.rules.thresholds import FEWER_ROWS_FRAC, LOW_END_FRAC
-from tdiag.units import duration
+from tdiag.units import duration, percent
 
 BACKWARD_TIMES = Threshold(
     4,
@@ -22,6 +25,30 @@ BACKWARD_TIMES = Threshold(
     " 4.8 for an index of one row, which writes a tensor as large as all rows; with busy"
     " neighbours at most 4.0 (benchmarks/rule_constants.py call_parts.BACKWARD_TIMES).",
 )
+MEASURED_ERROR_FRAC = Threshold(
+    0.2,
+    "of the share of backward, or of the rest if that is less",
+    "Measured in five planted cases, three runs each: by how much the share of a line differs from"
+    " the median of its runs, at most (benchmarks/rule_constants.py"
+    " call_parts.MEASURED_ERROR_FRAC).",
+)
+
+
+class BackwardShare(NamedTuple):
+    """The share of backward, 0..1, that a part of calls causes. ``measured``: from its time by
+    line; else from the calls' time in forward, and ``least`` and ``most`` are far apart."""
+
+    least: float
+    likely: float
+    most: float
+    measured: bool
+
+    @property
+    def at_most(self) -> str:
+        """For an explanation of the high end."""
+        if self.measured:
+            return f"their measured backward, ± {percent(MEASURED_ERROR_FRAC)}"
+        return f"a backward that takes up to {BACKWARD_TIMES:.0f} times as long as for other calls"
 
 
 @dataclass(frozen=True)
@@ -29,12 +56,12 @@ class PartOfCalls:
     """A part of the time of torch calls: those that repeat, that compute what is not used, …
 
     ``lines``: with this part, largest first; ``spent``: ns per step by phase before backward;
-    ``share``: of the time that records gradients, 0..1; ``all_backward_ns``: the phase, per step.
+    ``share``: of backward; ``all_backward_ns``: the phase, per step.
     """
 
     lines: tuple[OpLine, ...]
     spent: dict[str, float]
-    share: float
+    share: BackwardShare
     all_backward_ns: float
 
     @property
@@ -44,16 +71,15 @@ class PartOfCalls:
 
     @property
     def backward_ns(self) -> float:
-        """Per step, if backward takes as long for these calls as for others."""
-        return self.all_backward_ns * self.share
+        return self.all_backward_ns * self.share.likely
 
     @property
     def most_backward_ns(self) -> float:
-        return self.all_backward_ns * most_of_backward(self.share)
+        return self.all_backward_ns * self.share.most
 
     @property
     def least_backward_ns(self) -> float:
-        return self.all_backward_ns * least_of_backward(self.share)
+        return self.all_backward_ns * self.share.least
 
     @property
     def calls(self) -> float:
@@ -74,9 +100,8 @@ class PartOfCalls:
         return Gain(
             max(0.0, self.ns + self.least_backward_ns - fixed_ns) * low,
             self.ns + self.most_backward_ns,
-            f"high end: the {duration(self.ns)}, and a backward that takes up to"
-            f" {BACKWARD_TIMES:.0f} times as long as that of other calls; low end: the others'"
-            f" does, and {how}.",
+            f"high end: the {duration(self.ns)}, and {self.share.at_most}; low end:"
+            f" {'' if self.share.measured else 'a quarter of that of other calls, and '}{how}.",
             self.phases,
         )
 
@@ -86,8 +111,8 @@ class PartOfCalls:
         return Gain(
             (self.ns + self.least_backward_ns) * low,
             (self.ns + self.most_backward_ns) * high,
-            f"{how}; backward may take {BACKWARD_TIMES:.0f} times as long as that of other calls at"
-            " the high end, and theirs that at the low end.",
+            f"{how}, with {self.share.at_most}"
+            f"{'' if self.share.measured else ' (low end: a quarter of that of other calls)'}.",
             self.phases,
         )
 
@@ -131,11 +156,33 @@ def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) ->
     return found
 
 
-def backward_share(lines: Sequence[OpLine], ops: Ops, part: Callable[[OpLine], float]) -> float:
-    """The share, 0..1, of this part of the lines' time in all time that records gradients, and so
-    in backward, if as many of a line's calls record gradients in the part as in all of it."""
+def backward_share(
+    lines: Sequence[OpLine], ops: Ops, part: Callable[[OpLine], float]
+) -> BackwardShare:
+    """The share of this part of the lines' calls in backward. Where its time by line was not
+    measured: their share in all time that records gradients, if as many of a line's calls record
+    gradients in the part as in all of it."""
+    if whole := ops.measured_backward_ns:
+        found = sum(_part_of_backward(x, part) for x in lines if x.elapsed_ns)
+        share = min(1.0, found / whole)
+        error = MEASURED_ERROR_FRAC * min(share, 1 - share)
+        other = (ops.backward_other_ns or 0.0) / whole  # may be theirs
+        return BackwardShare(share - error, share, min(1.0, share + error + other), True)
     recorded = sum(part(x) * x.grad_calls / x.calls for x in lines if x.calls)
-    return min(1.0, recorded / (recorded_ns(ops.lines) or 1.0))
+    share = min(1.0, recorded / (recorded_ns(ops.lines) or 1.0))
+    return BackwardShare(least_of_backward(share), share, most_of_backward(share), False)
+
+
+def _part_of_backward(line: OpLine, part: Callable[[OpLine], float]) -> float:
+    """This part of the time of the line's backward, ns per step. A part that is not measured there
+    has the same share of it as of the calls."""
+    whole = line.backward.get("elapsed_ns", 0.0)
+    times = {
+        name: getattr(line, name) / line.elapsed_ns * whole
+        for name in line.__struct_fields__
+        if name.endswith("_ns") and name != "work_ns"
+    }
+    return min(whole, part(msgspec.structs.replace(line, **times | line.backward)))
 
 
 def most_of_backward(share: float) -> float:

@@ -12,29 +12,25 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
 from tdiag.rules.base import Gain, count, ns
-from tdiag.rules.call_parts import BACKWARD_TIMES, backward_share, most_of_backward, part_of_phases
+from tdiag.rules.call_parts import BackwardShare, backward_share, part_of_phases
 from tdiag.rules.examples import budget, op_line, ops, phases
 
 
-def contracted_ns(lines: Sequence[OpLine], phases: Phases, ops: Ops) -> dict[str, float]:
+def contracted_ns(
+    lines: Sequence[OpLine], phases: Phases, ops: Ops
+) -> tuple[dict[str, float], float, BackwardShare]:
     """By phase, ns per step: the calls of these lines, the backward that they cause, and the calls
-    that a backward written by hand makes itself."""
+    that a backward written by hand makes itself. Then all of it with as much backward as they may
+    cause; and their share of backward."""
     spent = part_of_phases(phases, ops, lambda x: x.contracted_ns if x in lines else 0.0)
     wall = phases.wall_ns.get("backward", 0.0)
     recorded = [line for line in lines if line.phase != "backward"]
-    backward = wall * backward_share(recorded, ops, lambda x: x.contracted_ns)
-    backward += sum(line.contracted_ns for line in lines if line.phase == "backward")
-    if backward:
-        spent["backward"] = min(backward, wall)
-    return spent
-
-
-def with_more_backward(spent: dict[str, float], phases: Phases) -> float:
-    """All of it, if their backward takes ``BACKWARD_TIMES`` as long as that of other calls."""
-    wall = phases.wall_ns.get("backward", 0.0)
-    backward = spent.get("backward", 0.0)
-    most = wall * most_of_backward(backward / wall) if wall else 0.0
-    return sum(spent.values()) - backward + most
+    share = backward_share(recorded, ops, lambda x: x.contracted_ns)
+    by_hand = sum(line.contracted_ns for line in lines if line.phase == "backward")
+    before = sum(spent.values())
+    if backward := min(wall, wall * share.likely + by_hand):
+        spent["backward"] = backward
+    return spent, before + min(wall, wall * share.most + by_hand), share
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,7 @@ class Contracted:
 
     ns: float
     most_ns: float
+    share: BackwardShare
     parts: tuple[str, ...]
     calls: float
     at: Place
@@ -53,9 +50,8 @@ class Contracted:
         return Gain(
             self.ns * (1 - 1 / low_times),
             self.most_ns * (1 - 1 / high_times),
-            "low and high end: the least and the most that this saved in measurements; at the high"
-            f" end backward takes up to {BACKWARD_TIMES:.0f} times as long as for other"
-            " calls.",
+            "low and high end: the least and the most that this saved in measurements; high end:"
+            f" with {self.share.at_most}.",
             self.parts,
         )
 
@@ -66,13 +62,13 @@ def found_in(budget: Budget, phases: Phases, ops: Ops, kind: str) -> Contracted 
     lines = [line for line in ops.lines if line.contraction == kind]
     if budget.has_device or not lines:
         return None
-    spent = contracted_ns(lines, phases, ops)
+    spent, most, share = contracted_ns(lines, phases, ops)
     total = sum(spent.values())
     if not total:
         return None
     worst = max(lines, key=lambda line: line.contracted_ns)
-    most, calls = with_more_backward(spent, phases), sum(line.calls for line in lines)
-    return Contracted(total, most, tuple(spent), calls, worst.at)
+    calls = sum(line.calls for line in lines)
+    return Contracted(total, most, share, tuple(spent), calls, worst.at)
 
 
 def evidence_of(found: Contracted) -> tuple[Measure, ...]:

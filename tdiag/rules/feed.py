@@ -69,14 +69,11 @@ COPY_BYTES_PER_S = Threshold(
 RAM_FOR_DATA_FRAC = Threshold(
     0.5, "of the free memory", "Heuristic: workers, batches and page cache need the rest."
 )
-FEWEST_EPOCHS = Threshold(
-    3, "epochs", "Hugging Face's Trainer trains three epochs by default (num_train_epochs)."
-)
-MOST_EPOCHS = Threshold(
-    10,
-    "epochs",
-    "Heuristic: a tenth of the work is left for the first epoch and for handing out the results. Of"
-    " the repeated work that was predicted, 35 of 40 fixed twins saved 0.95 or more.",
+REPEATED_LOW_FRAC = Threshold(
+    0.9,
+    "of what later epochs repeat",
+    "Measured: of what was predicted to repeat, 32 of 34 twins that keep it saved 0.90 or more, the"
+    " least 0.82 (benchmarks/rule_constants.py feed.REPEATED_LOW_FRAC).",
 )
 # Datasets of torch whose samples are in memory side by side: one call can index many.
 IN_MEMORY = ("TensorDataset", "Tensor", "list")
@@ -283,13 +280,6 @@ def one_epoch(history: StepHistory | None, startup: Startup | None) -> bool:
     """The program came to its own end within the first pass over its data."""
     ended = startup is not None and startup.run_ns is not None
     return ended and history is not None and len(history.epochs_ns) == 1
-
-
-def fewest_epochs(history: StepHistory | None) -> int:
-    """Of how many epochs a training surely is, for the low end of what later ones repeat: as many
-    as it was seen to begin."""
-    seen = len(history.epochs_ns) if history else 0
-    return int(max(FEWEST_EPOCHS, min(MOST_EPOCHS, seen)))
 
 
 def share_of_rank(system: System, threads: Threads | None) -> System:

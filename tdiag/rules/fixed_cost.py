@@ -11,7 +11,7 @@ from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain
-from tdiag.rules.call_parts import most_of_backward, recorded_ns
+from tdiag.rules.call_parts import BackwardShare, backward_share
 
 FIXED_COST_FACTOR = Threshold(
     6,
@@ -61,18 +61,29 @@ VIEWS = frozenset(
 class FixedCost:
     """Per step: torch calls of the forward pass, their fixed cost and the time spent, ns.
 
-    ``most_ns``: the time spent if their backward takes :data:`BACKWARD_TIMES` as long as that of
-    other calls."""
+    ``least_ns``, ``most_ns``: the time spent if their backward takes as little, or as long, as it
+    may (``share``)."""
 
     calls: float
     dispatch_ns: float
     spent_ns: float
+    least_ns: float
     most_ns: float
+    share: BackwardShare
 
     @property
     def work(self) -> float:
         """Time spent ÷ fixed cost; 0 without calls."""
         return self.spent_ns / self.dispatch_ns if self.dispatch_ns else 0.0
+
+    def least_saved(self, kept: float, best: float | None) -> float:
+        """What is saved at least if ``kept`` of these calls, 0..1, do the work of all: the fixed
+        cost of the others; or, if ``best`` is known, the time of the others without the least time
+        for the work ÷ :data:`LITTLE_WORK_FRAC`."""
+        fixed = self.dispatch_ns * (1 - kept)
+        if best is None:
+            return fixed
+        return max(fixed, self.least_ns * (1 - kept) - best / LITTLE_WORK_FRAC)
 
     def does_little(self, best: float | None, frac: float = LITTLE_WORK_FRAC) -> bool:
         """Whether ``best``, the least time for their work, ns, is at most ``frac`` of the calls'
@@ -85,6 +96,13 @@ class FixedCost:
         if self.work <= FIXED_COST_FACTOR:
             return True
         return self.spent_ns <= NO_OVERHEAD_NS * self.calls and self.does_little(best, frac)
+
+
+def merged_work(best: float | None) -> str:
+    """What ``least_saved`` leaves besides fixed costs, for an explanation."""
+    if best is None:
+        return ""
+    return f", and their work takes {1 / LITTLE_WORK_FRAC:.0f} times its least time"
 
 
 def fixed_cost(
@@ -124,8 +142,8 @@ def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
     """The fixed cost of these lines. A phase's time is divided among its lines by their own time;
     backward's among all calls that record gradients."""
     backward = phases.wall_ns.get("backward", 0.0)
-    of_it = recorded_ns(mine) / (recorded_ns(ops.lines) or 1.0)
-    spent = backward * of_it
+    share = backward_share([x for x in mine if x.phase != "backward"], ops, lambda x: x.elapsed_ns)
+    spent = backward * share.likely
     for phase in {line.phase for line in mine}:
         all_of_it = sum(line.elapsed_ns for line in ops.lines if line.phase == phase) or 1.0
         its = sum(line.elapsed_ns for line in mine if line.phase == phase)
@@ -134,7 +152,9 @@ def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch
         calls=sum(line.calls for line in mine),
         dispatch_ns=sum(_cost(line, dispatch) for line in mine),
         spent_ns=spent,
-        most_ns=spent + backward * (most_of_backward(of_it) - of_it),
+        least_ns=spent - backward * (share.likely - share.least),
+        most_ns=spent + backward * (share.most - share.likely),
+        share=share,
     )
 
 

@@ -16,6 +16,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
+from tdiag.rules.call_parts import backward_share
 from tdiag.rules.callers import lines_below
 from tdiag.rules.hooks import in_hook
 from tdiag.rules.loop_heads import in_a_loop, loop_head
@@ -170,8 +171,9 @@ def loop_time(
 ) -> LoopTime:
     """Clean time of these lines: clean time of their phase × their share of its calls' time.
 
-    Backward is split over phases by the traced sequence numbers; without a trace, by the time of
-    the calls that record gradients (a call that is slow forward is slow backward).
+    Backward is split by its time by line; where that was not measured, over phases by the traced
+    sequence numbers, and without a trace by the time of the calls that record gradients (a call
+    that is slow forward is slow backward).
     """
     forward = backward = 0.0
     traced = _traced_backward(host_ops)
@@ -184,7 +186,10 @@ def loop_time(
         of_phase = sum(line.recording_ns for line in there) / recorded if recorded else 0.0
         if phase in traced:
             of_phase = traced[phase]
-        backward += of_phase * _share(mine, there, lambda line: line.recording_ns)
+        if ops.measured_backward_ns:
+            backward += backward_share(mine, ops, lambda line: line.elapsed_ns).likely
+        else:
+            backward += of_phase * _share(mine, there, lambda line: line.recording_ns)
     return LoopTime(
         calls=sum(line.calls for line in lines),
         grad_calls=sum(line.grad_calls for line in lines),

@@ -14,8 +14,8 @@ Keep data as arrays or tensors from the start: `torch.from_numpy(array)`, `torch
 or fill a tensor that is created once.
 
 ## How the gain is computed
-The time in the calls, or of the samples on their lines, whichever is more. Low end: three quarters
-of the smaller of the two, because gathering the values into an array takes time, too.
+The time in the calls, or of the samples on their lines, whichever is more. Low end: 85 % of the
+smaller of the two, because gathering the values into an array takes time, too.
 
 ## When this advice is wrong
 `from_numpy` shares memory: a later write to the array changes the tensor. Conversions by torch's
@@ -121,7 +121,8 @@ def _found(
 ) -> Found:
     """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none."""
     low, high = sorted((one_ns, other_ns or one_ns))
-    why = "high end: all of the time in these calls; low end: three quarters of it."
+    how = percent(REPLACED_LOW_FRAC)
+    why = f"high end: all of the time in these calls; low end: {how} of it."
     return Found(
         summary=summary,
         evidence=evidence,

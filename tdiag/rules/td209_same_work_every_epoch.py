@@ -14,10 +14,10 @@ Only random augmentation stays in the epochs.
 
 ## How the gain is computed
 From the CPU time of loading samples, minus that of copying stored results; and the time that
-fetches wait for storage, if the results fit in memory. High end: all of it, in a long training,
-plus other waits of the fetches if they are shorter than their CPU time. Low end: all but the first
-epoch's, in a training of three epochs, or of as many as were seen to begin, at most ten; nothing if
-the results fit only on disk, which may be no faster.
+fetches wait for storage, if the results fit in memory. It is the gain from the second epoch on; the
+first takes as long as before. High end: all of it, plus other waits of the fetches if they are
+shorter than their CPU time. Low end: nine tenths of it, as twins saved; nothing if the results fit
+only on disk, which may be no faster.
 
 ## When this advice is wrong
 A training of one epoch repeats nothing: a run that ended within its first epoch is not reported. If
@@ -38,14 +38,14 @@ from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, ns,
 from tdiag.rules.examples import GB, MB, budget, loaders, system
 from tdiag.rules.feed import (
     RAM_FOR_DATA_FRAC,
+    REPEATED_LOW_FRAC,
     feed_of,
-    fewest_epochs,
     one_epoch,
     share_of_rank,
 )
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
 from tdiag.rules.snippets import samples_in_memory, samples_on_disk
-from tdiag.units import duration, size
+from tdiag.units import duration, percent, size
 
 CODE = "TD209"
 NAME = "same-work-every-epoch"
@@ -97,7 +97,6 @@ def check(
     saved += reading
     at = fetch_place(fed, top_fetch_lines(fed.loader, stacks))
     spent, read = (total / fed.batches / samples for total in (loading, reading))
-    epochs = fewest_epochs(history)
     waits = f" and {duration(read)} waiting for storage" if read else ""
     return Found(
         summary=(
@@ -116,11 +115,11 @@ def check(
         ),
         fix=_fix(fed.loader, whole, free or 0, fits, where(at)),
         gain=Gain(
-            fed.gain_of_saving(saved * (1 - 1 / epochs)) if fits else 0.0,
+            fed.gain_of_saving(saved * REPEATED_LOW_FRAC) if fits else 0.0,
             fed.gain_of_saving(saved + asking),
-            "high end: a training of many epochs; low end: "
+            "from the second epoch on; high end: only copying is left; low end: "
             + (
-                f"a training of {epochs} epochs."
+                f"{percent(REPEATED_LOW_FRAC)} is saved."
                 if fits
                 else "nothing, if reading them takes as long."
             ),
@@ -143,7 +142,8 @@ def _fix(loader: Loader, whole: float, free: float, fits: bool, place: str) -> F
         )
     before = " Do it before the workers start, so that they share it." if loader.num_workers else ""
     return Fix(
-        f"{once} in memory ({size(whole)} of {size(free)} free).{before}",
+        f"{once} in memory ({size(whole)} of {size(free)} free): that wins from the second epoch"
+        f" on.{before}",
         "review",
         # Each worker would keep its own samples.
         "loader.cache" + ("+loader.num_workers=0" if loader.num_workers else ""),

@@ -31,19 +31,25 @@ from tdiag.evidence.memory import DeviceMemory
 from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, count, held, ns, where
 from tdiag.rules.device_waits import exposed
 from tdiag.rules.examples import GB, MB, budget, copy, device_holds, device_time, loaders
 from tdiag.rules.feed import batches_per_step, one_epoch
 from tdiag.rules.memory_in_use import PEAK, device_memory
-from tdiag.rules.thresholds import REPLACED_LOW_FRAC, USABLE_MEMORY_FRAC
+from tdiag.rules.thresholds import USABLE_MEMORY_FRAC
 from tdiag.units import per_step, plural, size
 
 CODE = "TD306"
 NAME = "data-set-fits-on-device"
 CLASS = "h2d"
 UNTRIED = "the loop must index tensors on the device; `ceiling.data` bounds the gain"
+
+MOVED_LOW_FRAC = Threshold(
+    0.75,
+    "of the waits and of the batches' copies",
+    "Heuristic: indexing the tensor on the device takes a quarter of them.",
+)
 
 
 def check(
@@ -99,7 +105,7 @@ def check(
         ),
         fix=_fix(loader, whole),
         gain=Gain(
-            (waiting + copying * own) * REPLACED_LOW_FRAC,
+            (waiting + copying * own) * MOVED_LOW_FRAC,
             waiting + copying,
             "high end: no waits for batches and no copies are left; low end: three quarters of the"
             " waits and of the batches' copies are gone.",

@@ -16,10 +16,10 @@ for the table instead of `Adam`, with a second optimizer for the rest; `SGD` and
 are.
 
 ## How the gain is computed
-From the table's share of the optimizer's time. Low end: minus seven times the share of the rows
-looked up, and minus a millisecond (the most that a sparse update cost in measurements). High end:
-minus the share of the rows looked up, plus the time of making and freeing the dense gradient. On a
-device nothing was measured, and no gain is claimed.
+From the table's share of the optimizer's time, and the time of making its dense gradient. Low end:
+minus seven times the share of the rows looked up, and minus a millisecond (the most that a sparse
+update cost in measurements). High end: minus the share of the rows looked up, plus the time of
+freeing the dense gradient. On a device nothing was measured, and no gain is claimed.
 
 ## When this advice is wrong
 A table shared with the output layer gets a dense gradient there; the rule detects such uses and
@@ -97,9 +97,11 @@ def check(
     share = min(1.0, sum(x.bytes for x in whole) / every)
     touched = sum(x.looked_up for x in whole) / sum(x.rows for x in whole)
     updating = share * _updating(budget, kernels)
-    making = _making_frac(host_ops) * held(budget, "backward")
+    dense = sum(x.bytes for x in tables.tables if not x.sparse)
+    mine = sum(x.bytes for x in whole) / dense
+    making = mine * _making_frac(host_ops) * held(budget, "backward")
     freeing = share * _freeing(host_ops, phases)
-    low = updating * (1 - SPARSE_ROW_FACTOR * touched) - SPARSE_FIXED_NS
+    low = (updating + making) * (1 - SPARSE_ROW_FACTOR * touched) - SPARSE_FIXED_NS
     high = (updating + making + freeing) * (1 - touched)
     if low <= 0 or updating < NOTICEABLE_FRAC * budget.step_ns:
         return None
@@ -127,8 +129,8 @@ def check(
 
 def _gain(low: float, high: float) -> Gain:
     why = (
-        "low end: a sparse update of a row costs seven dense ones, plus 1 ms in total; high end: it"
-        " costs one, and no dense gradient is made or freed."
+        "no dense gradient is made; low end: a sparse update of a row costs seven dense ones, plus"
+        " 1 ms in total; high end: it costs one, and no dense gradient is freed."
     )
     return Gain(low, high, why, HELD_IN)
 

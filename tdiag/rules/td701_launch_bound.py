@@ -28,14 +28,15 @@ and what does not depend on itself (`torch.func.vmap`). An agent steps more envi
 step that accumulates the gradients of several batches takes fewer and larger ones.
 
 ## How the gain is computed
-With such a loop: at the high end its time and its backward are gone, and backward takes up to four
-times as long as for other calls; at the low end seven eighths of its calls' fixed costs are gone.
-Without such a loop: high end a batch four times as large, which spreads the fixed costs over four
-times the samples; low end half of the measured fixed costs (device: of the idle time), as with a
-batch twice as large. If a step repeats its lines, the high end is one repetition instead of all;
-if it accumulates more than four batches, one batch. If calls take longer than fixed costs alone,
-the least time for the step's work remains. If it accumulates four batches or more, the low end is
-one batch whose work takes five times its least time.
+With such a loop: at the high end its time and its backward are gone (up to four times other calls'
+backward, where that was not measured by line); at the low end one call of eight stays and does the
+work of all, in five times its least time. Where that is not known, seven eighths of the fixed costs
+are gone. Without such a loop: high end a batch four times as large, which spreads the fixed costs
+over four times the samples; low end half of the measured fixed costs (device: of the idle time), as
+with a batch twice as large. If a step repeats its lines, the high end is one repetition instead of
+all; if it accumulates more than four batches, one batch. If calls take longer than fixed costs
+alone, the least time for the step's work remains. If it accumulates four batches or more, the low
+end is one batch whose work takes five times its least time.
 
 ## When this advice is wrong
 A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
@@ -56,7 +57,6 @@ from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, same_function, where
-from tdiag.rules.call_parts import BACKWARD_TIMES
 from tdiag.rules.callers import common_caller
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.evaluation import acts
@@ -69,6 +69,7 @@ from tdiag.rules.fixed_cost import (
     cost_of,
     fixed_cost,
     fixed_cost_of_small,
+    merged_work,
 )
 from tdiag.rules.hooks import hooks_of, in_hook
 from tdiag.rules.loops import (
@@ -176,11 +177,10 @@ def _in_a_loop(
         ),
         fix=rewriting(loop),
         gain=Gain(
-            cost.dispatch_ns * (1 - 1 / MIN_LINE_CALLS),
+            cost.least_saved(1 / MIN_LINE_CALLS, best),
             cost.most_ns,
-            f"high end: the loop and its backward are gone, and backward takes up to"
-            f" {BACKWARD_TIMES:.0f} times as long as for other calls; low end: the fixed costs are"
-            f" gone for all but one of every {MIN_LINE_CALLS:.0f} calls.",
+            f"high end: the loop is gone, with {cost.share.at_most}; low end: of every"
+            f" {MIN_LINE_CALLS:.0f} calls one stays{merged_work(best)}.",
             ("forward", "backward"),
         ),
         at=worst.at,
@@ -223,9 +223,9 @@ def _on_cpu(
     if times:
         gone = f"the {times:.0f} repetitions are one"
     low, kept = fixed.dispatch_ns / DOUBLED_BATCH, "half of the fixed costs"
-    merged = fixed.spent_ns * (1 - 1 / max(1.0, micro)) - needed / LITTLE_WORK_FRAC
-    if needed and micro >= LARGER_BATCH and merged > low:
-        low, kept = merged, f"one batch, its work at {percent(LITTLE_WORK_FRAC)} of the best"
+    if needed and micro >= LARGER_BATCH:
+        low = fixed.least_saved(1 / micro, needed)
+        kept = f"one batch{merged_work(needed)}"
     return Found(
         summary=(
             f"{'Small calls' if few else 'Forward and backward'} take"

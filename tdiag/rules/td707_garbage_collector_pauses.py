@@ -13,7 +13,8 @@ Remove `gc.collect()` from the loop. After set-up, call `gc.freeze()`, which exe
 objects from collection. Keep large data in arrays.
 
 ## How the gain is computed
-High end: all pauses. Low end: half, if the loop makes new container objects.
+High end: all pauses. Low end: if a line calls for most collections, its share of their number, with
+a quarter as many by Python itself instead; otherwise half, if the loop makes new container objects.
 
 ## When this advice is wrong
 Frozen objects that are dropped later are still freed by reference counting, but cycles among them
@@ -29,7 +30,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, phases
-from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.thresholds import LOW_END_FRAC, RARER_LOW_FRAC
 from tdiag.units import per_step, plural
 
 CODE = "TD707"
@@ -46,6 +47,10 @@ def check(budget: Budget, phases: Phases, settings: Settings | None) -> Found | 
     called = settings.last("gc.collect") if settings else None
     if called is not None and called.per_step <= MAJORITY_FRAC * often:
         called = None  # most collections are Python's own
+    stay, how = 1 - LOW_END_FRAC, "half of them stay"
+    if called is not None:
+        asked = min(1.0, called.per_step / often)
+        stay, how = 1 - asked * RARER_LOW_FRAC, "Python itself collects a quarter as often"
     return Found(
         summary=(
             f"Garbage collection takes {per_step(collecting, budget.step_ns)}:"
@@ -57,9 +62,9 @@ def check(budget: Budget, phases: Phases, settings: Settings | None) -> Found | 
         ),
         fix=_fix(called),
         gain=Gain(
-            collecting * LOW_END_FRAC,
+            collecting * (1 - stay),
             collecting,
-            "high end: no pauses; low end: half of them stay.",
+            f"high end: no pauses; low end: {how}.",
             ("gc",),
         ),
         at=called.at if called else None,

@@ -19,8 +19,9 @@ its own slice: stack their weights, and multiply all slices with them in one `to
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that one layer
 instead of many saved in measurements (16 to 256 linear layers), but not the time that the products
-need at best. At the high end backward may take four times their share, and the updates of their
-parameters go, too, by their share in the optimizer's tensors. Low end 0 if the calls do much work.
+need at best. At the high end, if backward was not measured by line, it may take four times their
+share. The updates of their parameters go, too, by their share in the optimizer's tensors. Low end 0
+if the calls do much work.
 
 ## When this advice is wrong
 If the layers differ in kind, or are trained at different times.
@@ -36,7 +37,6 @@ from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
-from tdiag.rules.call_parts import BACKWARD_TIMES
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of, products_ns
 from tdiag.rules.loops import MIN_LINE_CALLS
@@ -108,10 +108,9 @@ def check(
         gain=Gain(
             min(cost.spent_ns * (1 - 1 / MERGED_LOW), high) if sure else 0.0,
             high,
-            "high end: the most that one layer instead of many saved in measurements, of a backward"
-            f" that takes up to {BACKWARD_TIMES:.0f} times as long as for other calls, but not the"
-            " time that their products need at best, and the updates of their parameters; low"
-            " end: "
+            "high end: the most that one layer instead of many saved in measurements, with"
+            f" {cost.share.at_most}, but not the time that their products need at best, and the"
+            " updates of their parameters; low end: "
             + ("the least that it saved." if sure else "nothing, if the calls work efficiently."),
             ("forward", "backward", "optimizer"),
         ),

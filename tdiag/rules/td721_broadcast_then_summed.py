@@ -20,8 +20,8 @@ what is larger or smaller are `cumsum` or `logcumsumexp`, and counts are positio
 
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that a single call
-saved in measurements with 65,536 (comparisons: 262,144) to 8 million elements. At the high end
-their backward takes up to four times as long as that of other calls.
+saved in measurements with 65,536 (comparisons: 262,144) to 8 million elements. At the high end, if
+backward was not measured by line, theirs takes up to four times as long as that of other calls.
 
 ## When this advice is wrong
 If the large tensor is used elsewhere, too. Where values are equal, a cumulative sum needs care: all
@@ -37,8 +37,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.call_parts import BACKWARD_TIMES
-from tdiag.rules.contracted import contracted_ns, with_more_backward
+from tdiag.rules.contracted import contracted_ns
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -80,7 +79,7 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
     lines = [line for line in ops.lines if line.contraction in ONE_CALL]
     if budget.has_device or not lines:
         return None  # the host's clock does not show the calls' time on a device
-    spent = contracted_ns(lines, phases, ops)
+    spent, most, share = contracted_ns(lines, phases, ops)
     total = sum(spent.values())
     if not total:
         return None
@@ -104,10 +103,9 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
         ),
         gain=Gain(
             total * (1 - 1 / CONTRACTED_LOW),
-            with_more_backward(spent, phases) * (1 - 1 / CONTRACTED_HIGH),
-            "low and high end: the least and the most that a single call saved in measurements; at"
-            f" the high end backward takes up to {BACKWARD_TIMES:.0f} times as long as for other"
-            " calls.",
+            most * (1 - 1 / CONTRACTED_HIGH),
+            "low and high end: the least and the most that a single call saved in measurements;"
+            f" high end: with {share.at_most}.",
             tuple(spent),
         ),
         at=worst.at,

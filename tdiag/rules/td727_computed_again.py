@@ -20,8 +20,9 @@ within `with torch.nn.utils.parametrize.cached():`.
 
 ## How the gain is computed
 Low end: the time of each phase × the repeated calls' share of the time of its calls; of derivatives
-their own time, at most that of backward. High end: that and their backward, by their share of the
-time of the calls that record gradients.
+their own time, at most that of backward. High end: that and their backward, by its time by line; if
+that was not measured, by their share of the time of the calls that record gradients. A measured
+backward counts at the low end, too.
 
 ## When this advice is wrong
 If the repetition saves memory: keeping the result also keeps its graph until the backward pass.
@@ -70,7 +71,8 @@ def check(
     if not total:
         return None
     share = backward_share(lines, ops, lambda x: x.again_ns)
-    backward = phases.wall_ns.get("backward", 0.0) * share
+    whole = phases.wall_ns.get("backward", 0.0)
+    backward = whole * share.likely
     worst = lines[0]
     called_at = _called_again_at(worst, ops, trees)
     return Found(
@@ -86,9 +88,11 @@ def check(
         ),
         fix=_fix(worst, called_at),
         gain=Gain(
-            total,
-            total + backward,
-            f"low end: the {duration(total)}; high end: their backward as well.",
+            total + (whole * share.least if share.measured else 0.0),
+            total + (whole * share.most if share.measured else backward),
+            f"the {duration(total)}, with {share.at_most}."
+            if share.measured
+            else f"low end: the {duration(total)}; high end: their backward as well.",
             tuple(dict.fromkeys((*spent, "backward"))),
         ),
         at=called_at or worst.at,

@@ -23,8 +23,9 @@ Models of Hugging Face take `logits_to_keep`. Of a batch that is stepped through
 model's input: `model(batch[part])`.
 
 ## How the gain is computed
-High end: the time of these calls × the share that is not used, and their backward, which may take
-four times its share; low end: the calls alone.
+The time of these calls × the share that is not used, with their backward. If that was not measured
+by line, it takes four times as long as that of other calls at the high end, and a quarter at the
+low end.
 
 ## When this advice is wrong
 If the rest is used where the measurement does not look: in a compiled function, a custom autograd
@@ -43,7 +44,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
-from tdiag.rules.call_parts import BACKWARD_TIMES, part_of_calls
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.thresholds import HIGH_FRAC
 from tdiag.units import duration, percent
@@ -94,10 +95,10 @@ def _found(
         ),
         fix=_of_samples(chosen) if chosen else _of_positions(worst.at),
         gain=Gain(
-            part.ns,
+            part.ns + part.least_backward_ns,
             part.ns + part.most_backward_ns,
-            f"low end: the {duration(part.ns)}; high end: their backward as well, which takes up to"
-            f" {BACKWARD_TIMES:.0f} times as long as for other calls.",
+            f"the {duration(part.ns)}, with {part.share.at_most}"
+            f"{'' if part.share.measured else '; low end: a quarter of that of other calls'}.",
             part.phases,
         ),
         at=chosen or worst.at,

@@ -16,8 +16,8 @@ holds every sample's derivative. If all pairs count, `torch.func.jacrev` compute
 
 ## How the gain is computed
 High end: all of backward but the share of one call, with the calls beside them in their function.
-Low end: half of that if the work of the step needs at most a fifth of backward's time; otherwise
-nothing.
+Low end: if the work of the step needs at most a fifth of backward's time, half of that, or all but
+five times that least time; otherwise nothing.
 
 ## When this advice is wrong
 If each derivative needs the result of the one before. All rows of a full Jacobian in one call save
@@ -69,6 +69,11 @@ def check(
     best = best_of_step_ns(work, roof)
     little = best is not None and best <= LITTLE_WORK_FRAC * backward
     spent = backward + sum(beside.values())
+    high = spent * (1 - left)
+    low, kept = 0.0, "nothing: their work may take this long"
+    if best is not None and little:
+        low = max(high * LOW_END_FRAC, high - best / LITTLE_WORK_FRAC)
+        kept = f"half of it, or their work stays, at {percent(LITTLE_WORK_FRAC)} of the best"
     return Found(
         summary=(
             f"torch.autograd.grad is called {calls:.0f} times per step{where(worst.at)} in"
@@ -90,10 +95,10 @@ def check(
             code="(dx,) = torch.autograd.grad(out[:, k].sum(), x, create_graph=True)",
         ),
         gain=Gain(
-            spent * (1 - left) * LOW_END_FRAC if little else 0.0,
-            spent * (1 - left),
+            low,
+            high,
             f"high end: {len(lines)} calls instead of {calls:.0f}, in a backward as much smaller;"
-            f" low end: {'half of it' if little else 'nothing: their work may take this long'}.",
+            f" low end: {kept}.",
             (*sorted({component_of(x) for x in beside} | {"backward"}),),
         ),
         at=worst.at,

@@ -20,8 +20,8 @@ system (Sylvester, Lyapunov): use the eigenvectors of the small matrices.
 
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that such a change
-saved in measurements with 65,536 to 1 million elements. At the high end their backward takes up to
-four times as long as that of other calls.
+saved in measurements with 65,536 to 1 million elements. At the high end, if backward was not
+measured by line, theirs takes up to four times as long as that of other calls.
 
 ## When this advice is wrong
 If the large tensor is used elsewhere, too. If the factors have few rows beside it: then one large

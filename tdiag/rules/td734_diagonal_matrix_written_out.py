@@ -19,8 +19,8 @@ of `MultivariateNormal(mean, torch.diag_embed(variance))` use
 
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that such a change
-saved in measurements. At the high end their backward takes up to four times as long as that of
-other calls.
+saved in measurements. At the high end, if backward was not measured by line, theirs takes up to
+four times as long as that of other calls.
 
 ## When this advice is wrong
 If the matrix is small, or becomes full in the same expression and is used so elsewhere.

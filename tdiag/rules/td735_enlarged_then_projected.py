@@ -16,8 +16,8 @@ may stay in the projection, because the weights of the interpolation add up to o
 
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that such a change
-saved in measurements. At the high end their backward takes up to four times as long as that of
-other calls.
+saved in measurements. At the high end, if backward was not measured by line, theirs takes up to
+four times as long as that of other calls.
 
 ## When this advice is wrong
 If an activation or a norm lies between them: then the order matters.

@@ -15,8 +15,8 @@ Keep them as one parameter, of one row each: `nn.Parameter(torch.randn(n, size))
 
 ## How the gain is computed
 High end: the optimizer's time without these tensors, as if each of its tensors took as long, the
-join, and the share of the backward that comes from it, which may take four times as long as for
-other calls. Low end: half of the optimizer's part.
+join, and the share of the backward that comes from it; if backward was not measured by line, that
+may take four times as long as for other calls. Low end: half of it.
 
 ## When this advice is wrong
 If the parameters have different shapes, or settings of their own in the optimizer.
@@ -31,7 +31,7 @@ from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.call_parts import BACKWARD_TIMES, part_of_calls
+from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
@@ -82,11 +82,10 @@ def check(budget: Budget, phases: Phases, ops: Ops, optimizers: Optimizers) -> F
             "code = self.codes[ids]  # not torch.stack(list(self.codes))[ids]",
         ),
         gain=Gain(
-            updating * LOW_END_FRAC,
+            (updating + joining + part.least_backward_ns) * LOW_END_FRAC,
             updating + joining + part.most_backward_ns,
-            f"high end: nothing is left of them in the update, the join, and its backward, which"
-            f" takes up to {BACKWARD_TIMES:.0f} times as long as for other calls; low end: half of"
-            " the update.",
+            "high end: nothing is left of them in the update and the join, with"
+            f" {part.share.at_most}; low end: half of this is saved.",
             ("optimizer", *part.phases),
         ),
         at=worst.at,

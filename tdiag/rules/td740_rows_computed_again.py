@@ -17,10 +17,10 @@ Run the layers on the rows once, and repeat, expand or index their result. Where
 in (dropout, a sampled latent), repeat just before.
 
 ## How the gain is computed
-The time of these calls × the share of further copies, with their share of the backward. High end:
-their backward takes four times as long as that of other calls; low end: the others' does, the
-calls' fixed cost stays, and a quarter of the rest (half of all, if the fixed cost of a call is not
-known).
+The time of these calls × the share of further copies, with their share of the backward. If backward
+was not measured by line, theirs takes four times as long as that of other calls at the high end,
+and a quarter at the low end. There the calls' fixed cost stays, and a quarter of the rest (half of
+all, if the fixed cost of a call is not known).
 
 ## When this advice is wrong
 If the copies get different weights or masks within a call. A normalisation over the batch gives the

@@ -14,9 +14,9 @@ Apply the factors in turn: `F.linear(x, W) + (x @ A.T) @ B.T * scale`. The froze
 no gradient. Merge them only for inference.
 
 ## How the gain is computed
-High end: the time of writing it out, its backward, which may take four times its share, and a
-gradient of the full weight, which costs as much as the layers' product; low end: half of writing it
-out.
+High end: the time of writing it out, its backward (up to four times its share, if backward was not
+measured by line), and a gradient of the full weight, which costs as much as the layers' product;
+low end: half of that.
 
 ## When this advice is wrong
 If few rows go through a wide factor: with more rows than the weight has columns, and a rank near
@@ -72,10 +72,10 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "  # not F.linear(x, W + scale * B @ A)",
         ),
         gain=Gain(
-            part.ns * LOW_END_FRAC,
+            (part.ns + part.least_backward_ns + gradient) * LOW_END_FRAC,
             part.ns + min(part.all_backward_ns, part.most_backward_ns + gradient),
-            f"high end: the {duration(part.ns)}, its backward, and a gradient of the full weight;"
-            " low end: half of writing it out.",
+            f"high end: the {duration(part.ns)}, with {part.share.at_most}, and a gradient of the"
+            " full weight; low end: half of that.",
             part.phases,
         ),
         at=worst,

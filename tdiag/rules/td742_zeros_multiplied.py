@@ -15,9 +15,10 @@ Multiply the part that is not zero (`x[..., :modes]`), and put the result into z
 size afterwards, if anything needs it.
 
 ## How the gain is computed
-The calls' time × the share that is not written, with its backward. High end: that takes four times
-as long as for other calls; low end: the others' does, the calls' fixed cost stays, and a quarter of
-the rest (half of all, if the fixed cost of a call is not known).
+The calls' time × the share that is not written, with its backward. If backward was not measured by
+line, that takes four times as long as for other calls at the high end, and a quarter at the low
+end. There the calls' fixed cost stays, and a quarter of the rest (half of all, if the fixed cost of
+a call is not known).
 
 ## When this advice is wrong
 If the part that is written changes from step to step and its size must stay the same (a compiled

@@ -15,9 +15,10 @@ gradients anyway, adds the same term in passing.
 the gradients. Parameters without a penalty (biases, norms) belong in a group with `weight_decay=0`.
 
 ## How the gain is computed
-From the time of these calls, times what they cost with their backward and without what the
-optimizer's weight decay costs: low end and high end of the measurement of the thresholds, at most
-all of the loss and the backward.
+High end: the time of these calls and their backward, by its time by line. Low end: the backward
+alone, as if the optimizer's weight decay took as long as the calls. If backward was not measured by
+line: the calls' time, times what they cost with their backward and without what the weight decay
+costs, at the low and high end of the measurement of the thresholds.
 
 ## When this advice is wrong
 If the penalty is read, for example to be logged: compute it then, under `torch.no_grad()`.
@@ -31,7 +32,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.call_parts import part_of_calls
+from tdiag.rules.call_parts import PartOfCalls, part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -74,14 +75,22 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
             action="Use the optimizer's weight_decay",
             code="optimizer = torch.optim.SGD(model.parameters(), lr=lr, weight_decay=2 * factor)",
         ),
-        gain=Gain(
-            total * WITH_BACKWARD_LOW,
-            total * WITH_BACKWARD_HIGH,
-            f"with its backward the penalty costs {WITH_BACKWARD_LOW} to {WITH_BACKWARD_HIGH} times"
-            f" these {duration(total)}.",
-            part.phases,
-        ),
+        gain=_gain(part),
         at=at,
+    )
+
+
+def _gain(part: PartOfCalls) -> Gain:
+    total = part.ns
+    if part.share.measured:
+        why = f"high end: the {duration(total)} and their backward; low end: this backward alone."
+        return Gain(part.least_backward_ns, total + part.most_backward_ns, why, part.phases)
+    return Gain(
+        total * WITH_BACKWARD_LOW,
+        total * WITH_BACKWARD_HIGH,
+        f"with its backward the penalty costs {WITH_BACKWARD_LOW} to {WITH_BACKWARD_HIGH} times"
+        f" these {duration(total)}.",
+        part.phases,
     )
 
 

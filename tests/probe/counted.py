@@ -11,13 +11,18 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from .harness import watch_code
 
 
-def at_line(folder: Path, script: str, line: int) -> list[OpLine]:
-    """The rows of this line in the window ``ops``. One for each phase."""
+def counted(folder: Path, script: str) -> Ops:
+    """What the window ``ops`` counted of this script."""
     run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
     assert run.returncode == 0 and run.of("failure") == []
     ops = run.evidence().get(Ops)
     assert ops is not None
-    return [x for x in ops.lines if x.at.line == line]
+    return ops
+
+
+def at_line(folder: Path, script: str, line: int) -> list[OpLine]:
+    """The rows of this line in the window ``ops``. One for each phase."""
+    return [x for x in counted(folder, script).lines if x.at.line == line]
 
 
 def share_of_line(folder: Path, script: str, line: int, part: Callable[[OpLine], float]) -> float:

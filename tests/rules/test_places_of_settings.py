@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
@@ -78,13 +79,17 @@ def test_micro_batches_are_reduced_at_the_line_that_calls_the_model() -> None:
 def test_collections_that_a_line_asks_for_are_told_from_pythons_own() -> None:
     step = budget(forward=10, gc=10)
     evidence = Evidence().add(step, phases({"gc": 1.0}, gc=10))
-    assert found("TD707", evidence).location is None
+    pythons = found("TD707", evidence)
+    assert pythons.location is None
     own = Settings(settings=(setting("gc.collect", per_step=0.01),))
     assert found("TD707", evidence.add(own)).location is None
     asked = Settings(settings=(setting("gc.collect", per_step=1.0),))
     finding = found("TD707", evidence.add(asked))
     assert finding.location is not None
     assert "gc.collect() at train.py:7" in finding.fix.text
+    assert pythons.speedup is not None and finding.speedup is not None
+    assert pythons.speedup.low == pytest.approx(20 / 15, abs=0.001)  # half of them stay
+    assert finding.speedup.low == pytest.approx(20 / 12.5, abs=0.001)
 
 
 def profiled(*kinds: Flags | Dispatch | Settings) -> Finding:

@@ -132,19 +132,13 @@ def test_results_are_kept_where_they_fit() -> None:
     assert all_of_it.speedup is not None and all_of_it.speedup.low == 1.0
 
 
-@pytest.mark.parametrize(("begun", "epochs"), [(1, 3), (6, 6), (40, 10)])
-def test_the_low_end_repeats_in_as_many_epochs_as_were_seen_to_begin(
-    begun: int, epochs: int
-) -> None:
-    history = StepHistory(
-        end_ns=(), durations_ns=(), windows=(), clean=(), epochs_ns=tuple(range(begun))
-    )
-    again = {"random": False, "samples": 64.0, "dataset_len": 1000}
-    three, found = finding("TD209", **again), finding("TD209", history, **again)
-    assert three.speedup is not None and found.speedup is not None
-    kept = (1 - 1 / found.speedup.low) / (1 - 1 / three.speedup.low)
-    assert kept == pytest.approx((1 - 1 / epochs) * 3 / 2, abs=0.01)
-    assert f"a training of {epochs} epochs" in found.why_gain
+def test_the_low_end_is_what_twins_saved_from_the_second_epoch_on() -> None:
+    found = finding("TD209", random=False, samples=64.0, dataset_len=1000)
+    assert found.speedup is not None
+    kept = (1 - 1 / found.speedup.low) * 80 * MS  # the step
+    assert kept == pytest.approx(0.9 * found.at_best_ns, rel=0.02)
+    assert "from the second epoch on" in found.why_gain
+    assert "from the second epoch on" in found.fix.text
 
 
 def test_what_is_kept_in_memory_need_not_be_read_either() -> None:
@@ -164,7 +158,7 @@ def test_what_work_on_a_core_waits_for_is_kept_with_its_result_at_best() -> None
     proxy = {"random": False, "samples": 64.0, "load_cpu_ns": 35e6, "runqueue_ns": None}
     kept = finding("TD209", dataset_len=10_000, batch_bytes=1.0 * MB, **proxy)
     assert kept.at_best_ns > 54 * MS
-    assert kept.speedup is not None and kept.speedup.low < 1.5, "the answers may change"
+    assert kept.speedup is not None and kept.speedup.low < 1.7, "the answers may change"
 
 
 def test_an_unsized_dataset_has_no_epochs_to_repeat() -> None:

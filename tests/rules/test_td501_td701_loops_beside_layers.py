@@ -261,6 +261,6 @@ def test_micro_batches_that_reach_little_of_the_machine_become_one(
         assert isinstance(found, Finding)
         assert "accumulates 16 batches of 1" in found.fix.text
         assert found.at_best_ns == pytest.approx(min(36 - needs_ms, 36 * 15 / 16) * MS)
-        poorly = max(36 * 15 / 16 - 5 * needs_ms, 512 * 7e-3 / 2)
+        poorly = max(36 * 15 / 16 - 5 * needs_ms, 512 * 7e-3 * 15 / 16)
         assert found.speedup is not None
         assert found.speedup.low == pytest.approx(37 / (37 - poorly), abs=0.001)

@@ -62,6 +62,8 @@ def test_making_the_gradient_counts_by_its_part_of_the_backward() -> None:
     assert without is not None and found is not None
     more = (found.at_best_ns - without.at_best_ns) / MS
     assert more == pytest.approx(0.8 * 20, rel=0.01)  # 8 of 10 ms, of a clean backward of 20 ms
+    assert without.speedup is not None and found.speedup is not None
+    assert found.speedup.low > without.speedup.low + 0.1
 
 
 def test_freeing_the_gradient_counts_by_the_tables_part_of_zero_grad() -> None:

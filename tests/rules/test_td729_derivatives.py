@@ -37,12 +37,16 @@ def work(flops: float) -> Work:
     return Work(ops=(product,), calls=60)
 
 
-def test_half_is_promised_only_where_the_step_has_little_work() -> None:
-    unknown, little, much = found(), found(work(1e6), ROOF), found(work(12e6), ROOF)
-    assert unknown and little and much
-    assert unknown.speedup and little.speedup and much.speedup
+def test_only_what_the_steps_work_leaves_is_promised() -> None:
+    unknown, much, some, little = (
+        found(),
+        *(found(work(flops), ROOF) for flops in (12e6, 2.5e6, 1e6)),
+    )
+    assert unknown and much and some and little
+    assert unknown.speedup and much.speedup and some.speedup and little.speedup
     assert unknown.speedup.low == much.speedup.low == 1.0
-    assert 1.5 < little.speedup.low < 2.0
+    assert 1.5 < some.speedup.low < 2.0  # half
+    assert 2.0 < little.speedup.low < 5.0  # all but five times the least time
     assert little.speedup.high == much.speedup.high > 7
 
 

@@ -75,9 +75,14 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
     cheap."""
     steps = record.steps
     fastest: dict[tuple[object, ...], float] = {}
-    for line in (line for one in passes for line in one.lines if line.calls):
+    backward: dict[tuple[object, ...], float] = {}
+    called = [(each, line) for each in passes for line in each.lines if line.calls]
+    for one, line in called:
         key = (*(line.at or ()), line.phase)
         fastest[key] = min(fastest.get(key, math.inf), line.elapsed / line.calls)
+        if line.backward and one.backward_other is not None:
+            spent = line.backward["elapsed"] / line.calls
+            backward[key] = min(backward.get(key, math.inf), spent)
 
     # Constants are recognised only from the second counted step on.
     compared = steps / record.constant_steps if record.constant_steps else 0.0
@@ -94,6 +99,16 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
 
     def part(line: OpsLine, spent: float) -> float:
         return spent * per_work if worked else of_time(line, spent)
+
+    def in_backward(line: OpsLine) -> dict[str, float]:
+        whole, each = line.backward.get("elapsed"), backward.get((*(line.at or ()), line.phase))
+        if not whole or each is None:
+            return {}
+        scale = line.calls * each / whole / steps
+        found = {f"{name}_ns": spent * scale for name, spent in line.backward.items()}
+        if "constant_ns" in found:
+            found["constant_ns"] *= compared
+        return found
 
     lines = tuple(
         OpLine(
@@ -143,6 +158,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             parametrized_ns=part(line, line.parametrized),
             contracted_ns=part(line, line.contracted),
             contraction=line.contraction,
+            backward=in_backward(line),
         )
         for line in record.lines
     )
@@ -179,10 +195,12 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
         InputGradient(at=location(at), alone=alone, nodes=nodes, alone_ns=alone_ns, ns=ns)
         for at, alone, nodes, alone_ns, ns in record.input_gradients
     )
+    others = [x.backward_other / x.steps for x in passes if x.backward_other is not None]
+    other = min(others, default=None)
     return Ops(
         steps=steps, lines=lines, module_moves=moves, attention=attention, fused_attention=fused,
         prefixes=prefixes, never_used=never_used, copied=copied,
-        input_gradients=unread, gathered=gathered, acts=acts,
+        input_gradients=unread, gathered=gathered, acts=acts, backward_other_ns=other,
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ class OpsLine(msgspec.Struct):
     moved_again: float = 0
     moved_bytes: float = 0
     work: float = 0
+    backward: dict[str, float] = {}
 
 
 class ClipLine(msgspec.Struct):
@@ -118,3 +119,4 @@ class OpsRecord(Record):
     step: int = 0  # the first step after it
     backwards: int = 0
     synced: int | None = None
+    backward_other: float | None = None

@@ -32,6 +32,11 @@ SUMS = (
     "gathered_used", "separate", "penalty", "indexed",
     "moved_again", "moved_bytes", "work", "fft",
 )  # fmt: skip
+# The parts of a call's time that are known when it returns; others, when its result is used.
+KNOWN_AT_ONCE = (
+    "constant", "frozen", "copied", "prefix", "unwritten", "mostly_zero", "nonzero", "indexed",
+    "fft", "low_rank_used", "gathered_used",
+)  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
 # Phase and whether something else begins there. After a gradient, an update comes, or is about to:
@@ -60,10 +65,12 @@ class LineCalls:
     Fourier transform; ``samples_at``: where samples were chosen of what the line computed for all.
     ``names``: calls that the line
     itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
-    Trainer), one per name for each call of the function."""
+    Trainer), one per name for each call of the function. ``backward``: ns of backward for its calls
+    (``elapsed``), and the parts of that."""
 
-    __slots__ = (*SUMS, "conversions", "names", "turns", "repeated", "weighted", "singly", "loop",
-                 "shared", "joined", "into", "contraction", "fft_length", "samples_at")  # fmt: skip
+    __slots__ = (*SUMS, "backward", "conversions", "names", "turns", "repeated", "weighted",
+                 "singly", "loop", "shared", "joined", "into", "contraction", "fft_length",
+                 "samples_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
@@ -80,6 +87,7 @@ class LineCalls:
         self.samples_at: Any = None
         self.loop: OfWeight | None = None
         self.shared: OfInput | None = None
+        self.backward: Counter[str] = Counter()
         self.conversions: Counter[str] = Counter()
         self.names: Counter[str] = Counter()
 
@@ -102,6 +110,7 @@ class LineCalls:
         self.shared = more(self.shared, other.shared)
         self.contraction = self.contraction or other.contraction
         self.samples_at = self.samples_at or other.samples_at
+        self.backward.update(other.backward)
         self.conversions.update(other.conversions)
         self.names.update(other.names)
 
@@ -120,6 +129,9 @@ class LineCalls:
             "samples_at": self.samples_at,
             "fft_length": self.fft_length,
             "contraction": self.contraction,
+            "backward": {name: self.backward[name] for name in ("elapsed", *KNOWN_AT_ONCE)}
+            if self.backward
+            else {},
             "conversions": dict(self.conversions),
             "in_loop": max(self.names.values(), default=0) > len(self.turns),
             "names": dict(self.names.most_common(MOST_NAMES)),

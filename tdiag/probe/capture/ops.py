@@ -13,17 +13,19 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from .. import accelerator, dynamo, places
+from ..facts import ranks
 from ..models import node_of
 from ..patches import hidden
 from ..wire import GRAD_OF_ELEMENT
 from .again import Again
+from .backward_time import BackwardTimes
 from .batch_work import BatchWork
 from .constants import Constants
 from .contractions import Contractions
 from .copied_rows import RowCopies
 from .cost_on_device import device_ns
 from .flow import MOVES, Flow
-from .frozen_weights import FrozenWeights
+from .frozen_weights import FrozenWeights, flat
 from .gathered import GatheredWeights
 from .indexed import by_brackets
 from .input_gradients import InputGradients
@@ -33,7 +35,7 @@ from .low_rank import LowRank
 from .never_used import UnusedResults
 from .penalties import Penalties
 from .prefixes import JOINS, Prefixes
-from .separate_gradients import SeparateGradients
+from .separate_gradients import GRADS, SeparateGradients
 from .switched import Capture
 from .syncs import HostWaits
 from .thrown_away import ThrownAway
@@ -93,6 +95,8 @@ class OpsCapture(Capture):
             return "the script has its own torch function mode switched on"
         self.lines = Lines(self.probe, self.boundary)
         self.on_device = bool(accelerator.kind())
+        # A rank's backward also waits for the others.
+        self.by_line = not self.on_device and ranks()[1] == 1
         self.syncs = HostWaits(self.patches)
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
         self.contractions, self.of_batch = Contractions(), BatchWork()
@@ -101,6 +105,7 @@ class OpsCapture(Capture):
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
         self.gathered, self.penalties = GatheredWeights(), Penalties()
         self.gradients = SeparateGradients()
+        self.backward = BackwardTimes()
         self.constants = self.inspection.constants or Constants(self.probe)
         self.inspection.constants = self.constants
         self.input_gradients = InputGradients(self.inspection.trained_parameters(), self.never_used)
@@ -135,6 +140,8 @@ class OpsCapture(Capture):
             **self.never_used.report(),
             **self.copies.report(),
             **self.input_gradients.report(),
+            # Within a checkpoint backward runs the forward again, for all its lines at once.
+            **(self.backward.report() if self.by_line and not self.flow.checkpoints else {}),
             **self.gathered.report(),
             constant_steps=self.constants.steps,
             **{"pass": self.window.number},
@@ -145,6 +152,7 @@ class OpsCapture(Capture):
         if getattr(self, "mode", None) is not None:
             self._leave()
             self.library = LibraryCalls()  # it may hold frames
+            self.lines.repeats.forget()
 
     def seen(
         self, func: Any, args: Any, kwargs: Any, result: Any, began: int, ended: int
@@ -185,6 +193,7 @@ class OpsCapture(Capture):
         if phase == "optimizer" or self.lines.graded:
             self.flow.clipping(at, began, ended)
         self.boundary.look_at_autocast()
+        before = self.backward.parts_of(line)
         line.calls += 1
         line.elapsed += took
         if again := round(spent * self.again.seen(name, args, kwargs, result)):
@@ -227,6 +236,8 @@ class OpsCapture(Capture):
         results = result if isinstance(result, (tuple, list)) else (result,)
         if any(isinstance(x, torch.Tensor) and node_of(x) is not None for x in results):
             line.grad_calls += 1  # a recurrent layer returns several
+        if self.by_line and (not in_backward or name in GRADS):
+            self.backward.made(name, args, kwargs, results, line, took, before)
         if name in CONVERSIONS:
             line.conversions[CONVERSIONS[name]] += 1
         elif name in CONSTRUCTIONS and callee is None and not _of_tensor(args, kwargs):
@@ -254,16 +265,28 @@ class OpsCapture(Capture):
         self.patches.set(torch.nn.Module, "_apply", hidden(apply))
 
     def _watch_backward(self) -> None:
-        """Tell what a backward starts from; a function mode does not see ``autograd.backward``."""
-        original: Any = torch.autograd.backward
-        differentiated = self.probe.guard(self.never_used.differentiated)
+        """Tell what a backward starts from, and time it; a function mode does not see
+        ``autograd.backward``."""
+        times, by_line, guard = self.backward, self.by_line, self.probe.guard
+        differentiated, unknown = guard(self.never_used.differentiated), guard(times.unknown)
 
-        @functools.wraps(original)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            differentiated(tensors)
-            return original(tensors, *args, **kwargs)
+        def watched(original: Any, starts: bool) -> Any:
+            @functools.wraps(original)
+            def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+                if starts:
+                    differentiated(tensors)
+                if by_line:
+                    unknown(flat((tensors,)))
+                times.begins()
+                try:
+                    return original(tensors, *args, **kwargs)
+                finally:
+                    times.ends()
 
-        self.patches.set(torch.autograd, "backward", hidden(backward))
+            return hidden(backward)
+
+        for name, starts in (("backward", True), ("grad", False)):
+            self.patches.set(torch.autograd, name, watched(getattr(torch.autograd, name), starts))
 
     def _leave(self) -> None:
         self.patches.undo()
