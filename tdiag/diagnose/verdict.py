@@ -27,7 +27,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.diagnosis import Finding, Roofline, Verdict
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
-from tdiag.rules.td101_fetch_blocked_on_storage import MIN_READ_BYTES
+from tdiag.rules.feed import MIN_READ_BYTES
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, HIGH_FRAC
 from tdiag.units import count as counted
 from tdiag.units import duration

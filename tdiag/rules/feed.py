@@ -20,6 +20,7 @@ from tdiag.evidence.steps import Budget, Phases, StepHistory
 from tdiag.model.diagnosis import Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, count, frac, held, ns, where
+from tdiag.rules.evaluation import clean_span
 from tdiag.rules.thresholds import SLOW_FRAC
 
 SATURATED_FRAC = Threshold(
@@ -74,6 +75,9 @@ REPEATED_LOW_FRAC = Threshold(
     "of what later epochs repeat",
     "Measured: of what was predicted to repeat, 32 of 34 twins that keep it saved 0.90 or more, the"
     " least 0.82 (benchmarks/rule_constants.py feed.REPEATED_LOW_FRAC).",
+)
+MIN_READ_BYTES = Threshold(
+    4096, "bytes per batch", "One page: the smallest amount that Linux reads from storage."
 )
 # Datasets of torch whose samples are in memory side by side: one call can index many.
 IN_MEMORY = ("TensorDataset", "Tensor", "list")
@@ -280,6 +284,16 @@ def one_epoch(history: StepHistory | None, startup: Startup | None) -> bool:
     """The program came to its own end within the first pass over its data."""
     ended = startup is not None and startup.run_ns is not None
     return ended and history is not None and len(history.epochs_ns) == 1
+
+
+def reads_once(loader: Loader, fits: bool, history: StepHistory | None) -> bool:
+    """Whether what is read from storage fits into memory and most of the clean steps are in the
+    first epoch: then nothing shows that a later epoch reads it again."""
+    clean = clean_span(history)
+    if history is None or clean is None or not fits or (loader.read_bytes or 0.0) < MIN_READ_BYTES:
+        return False
+    later = history.epochs_ns[1:]
+    return not later or later[0] > sum(clean) / len(clean)
 
 
 def share_of_rank(system: System, threads: Threads | None) -> System:

@@ -37,13 +37,14 @@ from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, bytes_, frac, where
-from tdiag.rules.evaluation import clean_span
 from tdiag.rules.examples import GB, budget, loaders, stack, stacks, system
 from tdiag.rules.feed import (
+    MIN_READ_BYTES,
     RAM_FOR_DATA_FRAC,
     Feed,
     feed_of,
     main_guard,
+    reads_once,
     share_of_rank,
     share_of_stream,
 )
@@ -61,9 +62,6 @@ AFTER = {
     "TD723": "fetches that wait for the interpreter look blocked",
 }
 
-MIN_READ_BYTES = Threshold(
-    4096, "bytes per batch", "One page: the smallest amount that Linux reads from storage."
-)
 MAX_WORKERS_PER_CORE = Threshold(
     4, "per core", "Heuristic: blocked workers hardly use a core, but take memory each."
 )
@@ -92,7 +90,7 @@ def check(
     workers = _workers(fed, system)
     cached = _bytes_to_cache(fed, system)
     low, high, why = _gain(fed, workers, cached is not None, system)
-    if _reads_once(fed.loader, cached is not None, history):
+    if reads_once(fed.loader, cached is not None, history):
         low, why = 0.0, f"{why.split('; low end:')[0]}; low end: from the second epoch on the page"
         why += " cache may serve the files anyway."
     return Found(
@@ -110,16 +108,6 @@ def check(
         gain=Gain(low, high, why, DATA_WAIT),
         at=fetch_place(fed, lines),
     )
-
-
-def _reads_once(loader: Loader, fits: bool, history: StepHistory | None) -> bool:
-    """Whether what is read from storage fits into memory and most of the clean steps are in the
-    first epoch: then nothing shows that a later epoch reads it again."""
-    clean = clean_span(history)
-    if history is None or clean is None or not fits or (loader.read_bytes or 0.0) < MIN_READ_BYTES:
-        return False
-    later = history.epochs_ns[1:]
-    return not later or later[0] > sum(clean) / len(clean)
 
 
 def _on_what(read: float | None, lines: list[StackLine]) -> str:

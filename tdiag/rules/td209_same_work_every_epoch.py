@@ -16,7 +16,8 @@ Only random augmentation stays in the epochs.
 From the CPU time of loading samples, minus that of copying stored results; and the time that
 fetches wait for storage, if the results fit in memory. It is the gain from the second epoch on; the
 first takes as long as before. High end: all of it, plus other waits of the fetches if they are
-shorter than their CPU time. Low end: nine tenths of it, as twins saved; nothing if the results fit
+shorter than their CPU time. Low end: nine tenths of it, as twins saved, without the waits if only
+the first epoch was seen, because the page cache may serve later ones; nothing if the results fit
 only on disk, which may be no faster.
 
 ## When this advice is wrong
@@ -41,6 +42,7 @@ from tdiag.rules.feed import (
     REPEATED_LOW_FRAC,
     feed_of,
     one_epoch,
+    reads_once,
     share_of_rank,
 )
 from tdiag.rules.fetch_lines import fetch_place, top_fetch_lines
@@ -94,7 +96,8 @@ def check(
     reading = fed.blocked if fed.loader.read_bytes and fits else 0.0
     # At best, a stored result also saves the waits within its work (for a proxy, a pipe).
     asking = fed.blocked - reading if fits and saved > fed.blocked else 0.0
-    saved += reading
+    again = 0.0 if reads_once(fed.loader, fits, history) else reading
+    surely, saved = saved + again, saved + reading
     at = fetch_place(fed, top_fetch_lines(fed.loader, stacks))
     spent, read = (total / fed.batches / samples for total in (loading, reading))
     waits = f" and {duration(read)} waiting for storage" if read else ""
@@ -115,7 +118,7 @@ def check(
         ),
         fix=_fix(fed.loader, whole, free or 0, fits, where(at)),
         gain=Gain(
-            fed.gain_of_saving(saved * REPEATED_LOW_FRAC) if fits else 0.0,
+            fed.gain_of_saving(surely * REPEATED_LOW_FRAC) if fits else 0.0,
             fed.gain_of_saving(saved + asking),
             "from the second epoch on; high end: only copying is left; low end: "
             + (

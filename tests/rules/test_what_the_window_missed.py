@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.steps import StepHistory, Steps
+from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import at, budget, loaders, phases, stack, stacks, system, threads
+from tdiag.rules.examples import GB, MB, at, budget, loaders, phases, stack, stacks, system, threads
 from tdiag.rules.log_lines import logs
 
 
@@ -141,3 +142,20 @@ def test_a_short_evaluation_that_records_gradients_still_holds_their_memory() ->
     found = run_rule(find("TD801"), evidence)
     assert isinstance(found, Finding)
     assert found.advisory and found.recoverable_ns == 0
+
+
+def test_reads_of_the_first_epoch_alone_are_no_sure_gain_of_a_cache() -> None:
+    """Of 60 ms a batch 36 are blocked on storage."""
+    half = loaders(
+        random=False, samples=64.0, load_cpu_ns=24.5e6, runqueue_ns=None, read_bytes=20.0 * MB,
+        dataset_len=10_000, batch_bytes=1.0 * MB,
+    )  # fmt: skip
+    step = budget(data_wait_cpu=60, forward=20)
+    seen = Evidence().add(step, half, system(ram_available_bytes=96 * GB))
+    first, later = (
+        run_rule(find("TD209"), seen.add(history(*epochs))) for epochs in ((5,), (5, 350))
+    )
+    assert isinstance(first, Finding) and isinstance(later, Finding)
+    assert first.speedup and later.speedup
+    assert first.speedup.high == later.speedup.high
+    assert first.speedup.low < later.speedup.low - 0.5
