@@ -18,7 +18,7 @@ RUNS, LEAST = 3, 0.05
 PLANTED = ("columns-plain", "gathered-functions", "outer-config", "repeated-trainer", "cells-plain")
 
 
-@measures(call_parts__MEASURED_ERROR_FRAC="most")
+@measures(call_parts__MEASURED_ERROR_FRAC="between")
 def between_runs() -> Figures:
     """Of each line with a noticeable part of backward: the largest difference from the median share
     ÷ the smaller of this share and the rest."""
