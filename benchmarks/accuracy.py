@@ -199,7 +199,7 @@ def main() -> None:
         "--twins",
         type=Path,
         metavar="FILE",
-        help="take what twins took from these results, and run the others'",
+        help="planted cases: take what twins took from these results, and run the others'",
     )
     options.add_argument("--no-speed", action="store_true", help="do not run the twins")
     options.add_argument("--rejudge", action="store_true", help="diagnose the recorded runs again")

@@ -29,8 +29,8 @@ MEASURED_ERROR_FRAC = Threshold(
     0.2,
     "of the share of backward, or of the rest if that is less",
     "Measured, three runs of a planted case: the share of a line differed from the median of its"
-    " runs by 0.09 to 0.12 of it; by 0.44 in a case where a stall disturbed one run"
-    " (benchmarks/rule_constants.py call_parts.MEASURED_ERROR_FRAC).",
+    " runs by 0.09 to 0.12 of it; by 0.44 in a case where a stall disturbed one run. In use:"
+    " nearly twice the former (benchmarks/rule_constants.py call_parts.MEASURED_ERROR_FRAC).",
 )
 
 
@@ -187,7 +187,7 @@ def _part_of_backward(line: OpLine, part: Callable[[OpLine], float]) -> float:
 
 def most_of_backward(share: float) -> float:
     """The largest share of backward that calls can take, given their share of the forward time that
-    records gradients. Backward is one call: only the times in forward show how it is divided."""
+    records gradients, where backward was not measured by line."""
     return BACKWARD_TIMES * share / (1 + (BACKWARD_TIMES - 1) * share)
 
 

@@ -139,8 +139,8 @@ def fixed_cost_of_small(
 
 
 def cost_of(mine: Sequence[OpLine], phases: Phases, ops: Ops, dispatch: Dispatch) -> FixedCost:
-    """The fixed cost of these lines. A phase's time is divided among its lines by their own time;
-    backward's among all calls that record gradients."""
+    """The fixed cost of these lines. A phase's time is divided among its lines by their own time,
+    and backward's as :func:`~tdiag.rules.call_parts.backward_share` tells."""
     backward = phases.wall_ns.get("backward", 0.0)
     share = backward_share([x for x in mine if x.phase != "backward"], ops, lambda x: x.elapsed_ns)
     spent = backward * share.likely

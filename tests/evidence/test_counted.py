@@ -39,6 +39,35 @@ def test_a_stall_makes_no_broadcast_of_a_line_dear(tmp_path: Path) -> None:
     assert ops.lines[0].contracted_ns == pytest.approx(1000)
 
 
+def test_backward_by_line_is_that_of_each_lines_fastest_complete_pass(tmp_path: Path) -> None:
+    """The second pass stalls in line 8 and in what no line made; the third has no hooks on part of
+    its nodes, so that the lines have too little."""
+    run = Run(tmp_path).steps(30, lambda run, number: run.pair(2, 5))
+    passes: list[tuple[int, int, int | None]] = [
+        (600, 300, 100),
+        (500, 90_000, 9_000),
+        (5, 5, None),
+    ]
+    for number, (seven, eight, other) in enumerate(passes, 1):
+        lines = [
+            {"at": ["/u/train.py", at, "forward"], "phase": "forward", "calls": 10, "elapsed": 50,
+             "copied": 25, "backward": {"elapsed": spent, "copied": spent // 2}}
+            for at, spent in ((7, seven), (8, eight))
+        ]  # fmt: skip
+        known = {} if other is None else {"backward_other": other}
+        run.add("ops", steps=1, lines=lines, **known, **{"pass": number})
+    ops = load_run(run.write()).get(Ops)
+    assert ops is not None
+    spent = {line.at.line: line.backward["elapsed_ns"] for line in ops.lines}
+    assert spent == pytest.approx({7: 500, 8: 300})
+    assert ops.backward_other_ns == pytest.approx(100)
+    assert ops.measured_backward_ns == pytest.approx(900)
+    assert all(
+        line.backward["copied_ns"] == pytest.approx(0.5 * spent[line.at.line], rel=0.25)
+        for line in ops.lines
+    )
+
+
 @pytest.mark.parametrize(
     ("boundary", "phase"), [("backward", "unattributed"), ("optimizer", "prepare")]
 )

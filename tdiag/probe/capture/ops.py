@@ -193,7 +193,7 @@ class OpsCapture(Capture):
         if phase == "optimizer" or self.lines.graded:
             self.flow.clipping(at, began, ended)
         self.boundary.look_at_autocast()
-        before = self.backward.parts_of(line)
+        before = self.backward.parts_of(line) if self.by_line else ()
         line.calls += 1
         line.elapsed += took
         if again := round(spent * self.again.seen(name, args, kwargs, result)):
