@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from tdiag.diagnose.choice import TIE_FRAC
 from tdiag.diagnose.costs import family_of
 from tdiag.diagnose.engine import rank
 from tdiag.diagnose.together import together
-from tdiag.diagnose.verdict import TIE_FRAC, WORDS
+from tdiag.diagnose.verdict import WORDS
 from tdiag.model.diagnosis import Diagnosis, Finding, MeasuredGain, Verdict, VerdictClass
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.model.trials import Trials, Tried

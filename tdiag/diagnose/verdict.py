@@ -6,11 +6,11 @@ docs/verdict.md has the decision table and its reasons.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from tdiag.diagnose.blind import blind
+from tdiag.diagnose.choice import Choice, choose
 from tdiag.diagnose.costs import CROWDED, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, unknown_work, why_unknown
 from tdiag.diagnose.main_line import (
@@ -32,12 +32,6 @@ from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, HIGH_FRAC
 from tdiag.units import count as counted
 from tdiag.units import duration
 
-TIE_FRAC = Threshold(
-    0.75,
-    "of the larger cost",
-    "Heuristic: costs within a quarter of each other are a tie, because predicted gains are"
-    " ranges at least that wide.",
-)
 GUESS_CONFIDENCE = Threshold(
     0.6,
     "confidence at most",
@@ -81,9 +75,9 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     if budget.blind:
         return blind(evidence, budget)
     costs = weigh(evidence, budget, findings)
-    candidate = _choose(evidence, costs, findings)
+    choice = choose(evidence, costs, findings)
     certainty = _certainty(evidence) * (1 - budget.share("unattributed"))
-    if candidate.cls == "compute":
+    if choice.cls == "compute":
         roofline, why = _roofline_of(evidence, budget, costs)
         if roofline is None:
             # On a device, kernels were seen to run; on a CPU the time may be the cost of calling
@@ -93,31 +87,31 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
             waste := _wasted(roofline, costs, findings, unknown_work(evidence))
         ):
             share, words = waste
-            confidence = min(1.0, share / candidate.share) * certainty * roofline.certainty
-            wasteful = _Candidate("overhead", share, confidence, "compute", candidate.share - share)
+            confidence = min(1.0, share / choice.share) * certainty * roofline.certainty
+            wasteful = Choice("overhead", share, confidence, "compute", choice.share - share)
             return _verdict(wasteful, confidence, words)
         lost = most_lost(roofline, evidence) if roofline else ""
-        return _compute(candidate, costs, findings, certainty, roofline, why, lost)
-    surely = candidate.cls == "overhead" or candidate.share * costs.step_ns >= costs.compute
+        return _compute(choice, costs, findings, certainty, roofline, why, lost)
+    surely = choice.cls == "overhead" or choice.share * costs.step_ns >= costs.compute
     if costs.doubts and not surely:
         return _doubtful(costs)  # possible overhead exceeds the certain waste
-    if candidate.cls == "unknown":
+    if choice.cls == "unknown":
         where = costs.unexplained_where
-        summary = f"{candidate.share:.0%} of the step is spent {unexplained_place(evidence, where)}"
+        summary = f"{choice.share:.0%} of the step is spent {unexplained_place(evidence, where)}"
         why = sampled_there(evidence, where)
-        return _unknown(candidate.share, candidate.runner_up, f"{summary}; {why}")
-    confidence = candidate.confidence * certainty
-    if candidate.cls in costs.guessed:
+        return _unknown(choice.share, choice.runner_up, f"{summary}; {why}")
+    confidence = choice.confidence * certainty
+    if choice.cls in costs.guessed:
         confidence = min(confidence, GUESS_CONFIDENCE)
-    family = family_of(candidate.cls)
+    family = family_of(choice.cls)
     whole = costs.families()[family] / costs.step_ns
-    words = _words(candidate, evidence, budget, costs, findings)
-    summary = f"{candidate.share:.0%} of the step goes to {words}"
-    if family == "input" and whole - candidate.share >= NOTICEABLE_FRAC:
-        summary = f"{whole:.0%} of the step waits for data: {candidate.share:.0%} for " + (
+    words = _words(choice, evidence, budget, costs, findings)
+    summary = f"{choice.share:.0%} of the step goes to {words}"
+    if family == "input" and whole - choice.share >= NOTICEABLE_FRAC:
+        summary = f"{whole:.0%} of the step waits for data: {choice.share:.0%} for " + (
             words.removeprefix("waiting for ")
         )
-    summary += _next(candidate)
+    summary += _next(choice)
     if family == "input" and costs.by_workers:
         summary += (
             f"; {costs.by_workers:.0%} of the step is computing that waits for a core which the"
@@ -126,11 +120,11 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
         summary += fetched_by(evidence, budget, mine)
-    elif costs.by_line and costs.by_line[0] == candidate.cls:
+    elif costs.by_line and costs.by_line[0] == choice.cls:
         summary += f"; most samples:{named(costs.by_line[1])}"
-    elif costs.by_framework and candidate.cls == "overhead":
+    elif costs.by_framework and choice.cls == "overhead":
         summary += framework_loop(costs.by_framework)
-    return _verdict(candidate, confidence, summary)
+    return _verdict(choice, confidence, summary)
 
 
 def _roofline_of(evidence: Evidence, budget: Budget, costs: Costs) -> tuple[Roofline | None, str]:
@@ -144,7 +138,7 @@ def _roofline_of(evidence: Evidence, budget: Budget, costs: Costs) -> tuple[Roof
 
 
 def _words(
-    candidate: _Candidate,
+    choice: Choice,
     evidence: Evidence,
     budget: Budget,
     costs: Costs,
@@ -152,9 +146,9 @@ def _words(
 ) -> str:
     """Where the step's time goes. Storage is named only if it was read. Overhead has a place if it
     is that of the optimizer's step, or if it follows the step; the latter may be anything."""
-    cls = candidate.cls
+    cls = choice.cls
     after = 0.0 if budget.has_device else budget.share("other")
-    if cls == "overhead" and after > MAJORITY_FRAC * candidate.share:
+    if cls == "overhead" and after > MAJORITY_FRAC * choice.share:
         return AFTER_THE_STEP
     mine = (x for x in findings if x.speedup and not x.advisory and costs.class_of(x) == cls)
     most = max(mine, key=lambda x: x.at_best_ns, default=None)
@@ -169,87 +163,6 @@ def _words(
     if cls == "io" and train and train.read_bytes is not None and train.read_bytes < MIN_READ_BYTES:
         return WORDS[cls] if train.major_faults else BLOCKED
     return WORDS[cls]
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """``confidence``: only from the distance to the runner-up."""
-
-    cls: str
-    share: float
-    confidence: float
-    runner_up: str | None
-    runner_up_share: float = 0.0
-
-
-def _choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> _Candidate:
-    families = costs.families()
-    for cls in costs.guessed:  # a guess must be most of the step
-        if families[family_of(cls)] < MAJORITY_FRAC * costs.step_ns:
-            del families[family_of(cls)]
-    cost = max(families.values(), default=0.0)
-    least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else NOTICEABLE_FRAC
-    lead = [f.recoverable_ns for f in findings[:1] if f.cls == "compute" and not f.advisory]
-    if max(cost, costs.unexplained) < max([least * costs.step_ns, *lead]):
-        return _candidate(costs, "compute", costs.compute)
-    if costs.unexplained > cost:
-        return _candidate(costs, "unknown", costs.unexplained)
-    family = _of_a_tie(costs, families, TIE_FRAC * cost, evidence, findings)
-    members = costs.family(family)
-    cls = max(members, key=lambda name: members[name])
-    for finding in findings[:1]:  # the first finding decides between members of about the same cost
-        if members.get(costs.class_of(finding), 0.0) >= TIE_FRAC * members[cls]:
-            cls = costs.class_of(finding)
-    return _candidate(costs, cls, members[cls])
-
-
-def _of_a_tie(
-    costs: Costs,
-    families: dict[str, float],
-    least: float,
-    evidence: Evidence,
-    findings: Sequence[Finding],
-) -> str:
-    """The family of the verdict among those that cost about as much as the most expensive.
-
-    The first finding decides. In a bare trace the host family does not win a tie, because the
-    profiler slows only the issuing of work.
-    """
-    tied = {name: ns for name, ns in families.items() if ns >= least}
-    if evidence.get(Steps) is None and len(tied) > 1:
-        tied.pop("host", None)
-    for finding in findings[:1]:
-        if not finding.advisory and family_of(costs.class_of(finding)) in tied:
-            return family_of(costs.class_of(finding))
-    return max(tied, key=lambda name: tied[name])
-
-
-def _candidate(costs: Costs, cls: str, cost: float) -> _Candidate:
-    """Confidence: 0.5 against an equal rival, 1 without one.
-
-    Rivals are the other families and the other members of the same family. Compute is a rival only
-    if the waste is not high.
-    """
-    family = family_of(cls)
-    rivals = {name: ns for name, ns in costs.families().items() if name != family}
-    named = {_largest(costs, name): ns for name, ns in rivals.items()}
-    named |= {name: ns for name, ns in costs.family(family).items() if name != cls}
-    whole = costs.families().get(family, cost)
-    if cls == "unknown" or (cls != "compute" and whole < HIGH_FRAC * costs.step_ns):
-        named["compute"] = costs.compute
-    odds = [whole / (whole + ns) for ns in rivals.values() if ns]
-    odds += [cost / (cost + ns) for name, ns in costs.family(family).items() if name != cls and ns]
-    if "compute" in named:
-        odds.append(whole / (whole + costs.compute))
-    rival = max(named, key=lambda name: named[name], default=None)
-    share = named[rival] / costs.step_ns if rival else 0.0
-    shown = rival if share >= NOTICEABLE_FRAC else None
-    return _Candidate(cls, min(1.0, cost / costs.step_ns), min(odds, default=1.0), shown, share)
-
-
-def _largest(costs: Costs, family: str) -> str:
-    members = costs.family(family)
-    return max(members, key=lambda name: members[name])
 
 
 def _alone(evidence: Evidence, costs: Costs) -> bool:
@@ -303,7 +216,7 @@ def _reached(roofline: Roofline | None, why: str) -> str:
 
 
 def _compute(
-    candidate: _Candidate,
+    choice: Choice,
     costs: Costs,
     findings: Sequence[Finding],
     certainty: float,
@@ -315,21 +228,21 @@ def _compute(
         return _doubtful(costs)
     gain = NOTICEABLE_FRAC * costs.step_ns
     winnable = [f for f in findings if not f.advisory and f.recoverable_ns >= gain]
-    confidence = candidate.confidence * certainty
+    confidence = choice.confidence * certainty
     likely = confidence >= MAJORITY_FRAC
-    healthy = candidate.share >= HEALTHY_COMPUTE_FRAC and not winnable and likely
+    healthy = choice.share >= HEALTHY_COMPUTE_FRAC and not winnable and likely
     healthy = healthy and not costs.unseen
     efficient = roofline is not None and roofline.efficiency >= EFFICIENT_FRAC
     sure = roofline is not None and roofline.certainty >= MAJORITY_FRAC
     healthy = healthy and efficient and sure
-    summary = f"{candidate.share:.0%} of the step is computing{_reached(roofline, why)}"
-    summary += ": healthy" if healthy else _next(candidate)
+    summary = f"{choice.share:.0%} of the step is computing{_reached(roofline, why)}"
+    summary += ": healthy" if healthy else _next(choice)
     if not (efficient or winnable):
         summary += lost
-    if winnable and candidate.runner_up is None:
+    if winnable and choice.runner_up is None:
         share = winnable[0].recoverable_ns / costs.step_ns
         summary += f"; the largest gain is {winnable[0].name} ({share:.0%})"
-    return _verdict(candidate, confidence, summary, healthy)
+    return _verdict(choice, confidence, summary, healthy)
 
 
 def _doubtful(costs: Costs) -> Verdict:
@@ -375,14 +288,12 @@ def _without_budget(evidence: Evidence) -> Verdict:
     return _unknown(0.0, None, reason)
 
 
-def _verdict(
-    candidate: _Candidate, confidence: float, summary: str, healthy: bool = False
-) -> Verdict:
+def _verdict(choice: Choice, confidence: float, summary: str, healthy: bool = False) -> Verdict:
     return Verdict(
-        cls=candidate.cls,
-        share=round(candidate.share, 6),
+        cls=choice.cls,
+        share=round(choice.share, 6),
         confidence=round(min(1.0, max(0.0, confidence)), 2),
-        runner_up=candidate.runner_up,
+        runner_up=choice.runner_up,
         summary=summary,
         healthy=healthy,
     )
@@ -394,7 +305,7 @@ def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
     )
 
 
-def _next(candidate: _Candidate) -> str:
-    if candidate.runner_up is None or candidate.runner_up not in WORDS:
+def _next(choice: Choice) -> str:
+    if choice.runner_up is None or choice.runner_up not in WORDS:
         return ""
-    return f"; next: {WORDS[candidate.runner_up]} ({candidate.runner_up_share:.0%})"
+    return f"; next: {WORDS[choice.runner_up]} ({choice.runner_up_share:.0%})"
