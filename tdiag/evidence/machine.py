@@ -36,6 +36,8 @@ class System(Kind, frozen=True, kw_only=True):
 
     ``cores_allowed``: min(affinity, cgroup quota); may be fractional. ``cores_used``: CPU seconds
     of the whole process tree ÷ wall seconds. ``machine_busy_cores``: the same for all processes.
+    ``further_core``: what each core beyond the first adds when all compute at once, as a share of
+    one alone, least and most over kinds of work; None if it was not measured after the run.
     """
 
     cores_allowed: float
@@ -46,6 +48,7 @@ class System(Kind, frozen=True, kw_only=True):
     ram_available_bytes: int | None  # lowest seen; the cgroup's limit counts
     training_queued_frac: float | None = None  # share of time the training thread waited for a core
     cores_physical: int | None = None  # of the machine; ``cores_machine`` counts hardware threads
+    further_core: tuple[float, float] | None = None
     others: tuple[Busy, ...] = ()  # those wanting half a core or more, most first
 
     def fitting(self, threads: int) -> int:

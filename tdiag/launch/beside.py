@@ -18,6 +18,7 @@ import psutil
 from tdiag.launch.measured_roof import calibrate
 from tdiag.launch.process import TICK_S
 from tdiag.launch.session import LOOK_EVERY_S
+from tdiag.sample.cores import try_cores
 from tdiag.sample.pyspy import PySpy
 from tdiag.sample.storage import try_storage
 from tdiag.sample.system import SystemSampler
@@ -38,6 +39,7 @@ def watch(run_dir: Path, pid: int) -> None:
         pyspy.close()
         system.close()
     try_storage(run_dir)
+    try_cores(run_dir)
     calibrate(run_dir)
 
 

@@ -23,6 +23,7 @@ from tdiag.launch.starting import StartupSampler
 from tdiag.launch.target import Target
 from tdiag.launch.watchdog import Watchdog
 from tdiag.probe import wire
+from tdiag.sample.cores import try_cores
 from tdiag.sample.pyspy import ABSENT, PySpy, allow_hint, can_sample
 from tdiag.sample.storage import try_storage
 from tdiag.sample.strace import Strace
@@ -169,6 +170,7 @@ class _Session:
         self.display.end()
         if ended.report_wanted and not ended.interrupts:
             self._guarded(lambda: try_storage(self.run_dir))
+            self._guarded(lambda: try_cores(self.run_dir))
             self._guarded(lambda: calibrate(self.run_dir))
         return self._conclude(ended)
 

@@ -121,6 +121,7 @@ PROBE_ERROR = "probe-error.txt"
 CPROFILE = "cprofile.pstats"
 DIGEST = "digest.msgpack"  # of the ranks, from tdiag.evidence.from_run.digest
 ROOF = "roof.json"  # rates of the machine, from tdiag.launch.measured_roof
+CORES = "cores.json"  # what further cores add, from tdiag.sample.cores
 CELLS = "cells"  # sources of notebook cells
 KERNEL = "kernel"  # in the configuration: watches a cell in a process that continues afterwards
 VISIT = "visit"  # the same: one more pass of windows in a process that `tdiag run` started

@@ -190,12 +190,14 @@ class Feed:
     def gain_with(self, workers: int, system: System) -> tuple[float, float]:
         """Low and high end of the gain with ``workers`` workers, ns per step; negative if taking
         batches from workers may cost more. Where fetches mostly queue for a core, other programs
-        take the cores, and further workers may only queue as well: the low end is then 0."""
+        take the cores, and further workers may only queue as well: the low end is then 0. What a
+        further core adds is measured after the run, or else assumed."""
         work = self.cpu + self.rest
         further = max(system.cores_allowed - 2.0, 0.0)
         used = system.cores_used or 0.0
-        poor = max(1.0 + CORE_WORTH_LOW * further, min(used, system.cores_allowed))
-        rich = 1.0 + CORE_WORTH_HIGH * max(system.cores_allowed - 1.0, 0.0)
+        least, most = system.further_core or (CORE_WORTH_LOW, CORE_WORTH_HIGH)
+        poor = max(1.0 + least * further, min(used, system.cores_allowed))
+        rich = max(1.0 + most * max(system.cores_allowed - 1.0, 0.0), poor)
         low = self.step - self.step_with(workers, poor, max(work, used * self.step))
         high = self.step - self.step_with(workers, rich, work)
         low = 0.0 if self.queued_mostly else max(0.0, low)

@@ -14,9 +14,11 @@ Set `num_workers` to fetch time ÷ rest-of-step time, at most the cores that tra
 
 ## How the gain is computed
 A step cannot be shorter than its rest, than one fetch ÷ workers, nor than all CPU work ÷ cores.
-High end: each further core adds a whole one. Low end: it adds little, as on shared or
-hyper-threaded cores; nothing, if fetches already queue for a core that other programs use. The cost
-of taking batches from another process is subtracted.
+Processes that compute at once, in a short test after the run, measure what each further core adds:
+two hardware threads of one core do less than two cores. High end: the most of three kinds of work.
+Low end: the least, and nothing for the second core, or if fetches already queue for a core that
+other programs use. Without that test: a whole core, and next to nothing. The cost of taking batches
+from another process is subtracted.
 
 ## When this advice is wrong
 Datasets that hold CUDA tensors, open database handles or a lock do not survive a fork. Each worker
@@ -31,9 +33,9 @@ from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Fix
+from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import DATA_WAIT, Found, Gain, count, where
+from tdiag.rules.base import DATA_WAIT, Found, Gain, count, frac, where
 from tdiag.rules.examples import budget, loaders, phases, system
 from tdiag.rules.feed import Feed, feed_of, free_cores, main_guard, share_of_rank, share_of_stream
 from tdiag.units import duration, percent, plural
@@ -92,6 +94,7 @@ def check(
             if threads and threads.processes > 1
             else count("cores available", system.cores_allowed, "system", "cores"),
             count("cores needed by fetching and training", fed.cores_wanted(), "fetch", "cores"),
+            *_further_core(system),
         ),
         fix=Fix(
             _advice(fed, workers, system),
@@ -109,6 +112,12 @@ def check(
         ),
         at=fed.loader.created_at,
     )
+
+
+def _further_core(system: System) -> tuple[Measure, ...]:
+    if system.further_core is None:
+        return ()
+    return (frac("each further core adds at most, of the first", system.further_core[1], "system"),)
 
 
 def _advice(fed: Feed, workers: int, system: System) -> str:

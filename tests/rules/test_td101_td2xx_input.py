@@ -160,6 +160,22 @@ def test_prediction_admits_that_cores_are_not_equal_to_cores() -> None:
     assert found.speedup.low <= 0.92  # the least seen of one worker on two cores; large batches
 
 
+def test_what_a_further_core_adds_is_measured() -> None:
+    """Two hardware threads of one core did 1.2 to 1.5 times what one of them does alone."""
+    step = budget(data_wait=60, forward=0.5)
+    fetch = {**CPU_FETCH, "load_cpu_ns": 60e6, "runqueue_ns": 0.0}
+    threads = {**TWO_IDLE, "further_core": (0.2, 0.5)}
+    found = run(Evidence().add(step, loaders(**fetch), system(**threads)))["TD201"]
+    assert 1.45 <= 60.5 / (60.5 - found.at_best_ns / MS) <= 1.5
+    assert any("further core" in measure.name for measure in found.evidence)
+    eight = [
+        run(starved(CPU_FETCH, {**EIGHT_IDLE, **adds}))["TD201"].speedup
+        for adds in ({}, {"further_core": (0.5, 0.9)})
+    ]
+    assert eight[0] is not None and eight[1] is not None
+    assert eight[1].low > eight[0].low
+
+
 def test_fetches_that_queue_for_a_core_promise_nothing_from_more_workers() -> None:
     crowded = {**CPU_FETCH, "load_cpu_ns": 15e6, "runqueue_ns": 44e6}
     found = run(starved(crowded, {**EIGHT_IDLE, "cores_used": 0.4}))["TD201"]

@@ -13,6 +13,7 @@ from tdiag.evidence.from_run.device_samples import RecordedGpu, busiest, make_de
 from tdiag.evidence.machine import Busy, Strip, System, SystemHistory
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
+from tdiag.probe.wire import CORES
 
 SYSTEM = "system.jsonl"
 BUSY_CORES = Threshold(
@@ -89,6 +90,7 @@ def make_system(
         rss_bytes=max(memory, default=None),
         ram_available_bytes=min(available, default=None),
         training_queued_frac=queued_frac,
+        further_core=_further_core(path.with_name(CORES)),
         others=tuple(busy for busy in used.others() if busy.pid not in ours),
     )
     looks = [sample.gpus or [] for sample in used.samples]
@@ -144,6 +146,16 @@ def mean_device_use(path: Path, spans: Sequence[tuple[int, int]]) -> float | Non
         if g.util is not None
     ]
     return sum(used) / len(used) if used else None
+
+
+def _further_core(path: Path) -> tuple[float, float] | None:
+    """Least and most over the kinds of work that ``tdiag.sample.cores`` measured, 0..1."""
+    try:
+        adds = msgspec.json.decode(path.read_bytes(), type=dict[str, float]).values()
+    except (OSError, msgspec.DecodeError):
+        return None
+    within = [min(1.0, max(0.0, share)) for share in adds]
+    return (min(within), max(within)) if within else None
 
 
 class _Interval:
