@@ -96,7 +96,7 @@ def test_the_run_is_not_healthy_and_its_class_is_overhead() -> None:
     assert diagnose(run(2, **quiet)).verdict.healthy
     assert diagnose(run(90)).verdict.cls == "overhead"
     little = diagnose(run(15, **quiet)).verdict
-    assert (little.cls, little.healthy) == ("compute", False)
+    assert (little.cls, little.healthy) == ("overhead", False)
 
 
 @pytest.mark.parametrize(

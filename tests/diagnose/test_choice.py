@@ -1,0 +1,50 @@
+"""Row 3a of docs/verdict.md: a moderate waste that its fix surely removes."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from tdiag.evidence.steps import Steps
+from tdiag.model.diagnosis import Finding
+from tests.diagnose.test_verdict import TRACED, finding, run
+
+SURE = finding("python_loss", 0.12, high=0.16)
+
+
+def test_it_is_the_verdict_with_computing_as_the_runner_up() -> None:
+    found = run({"loss": 20, "backward": 40}, findings=(SURE,))
+    assert (found.cls, found.share, found.runner_up) == ("python_loss", 0.16, "compute")
+    assert found.confidence > 0.8  # the computing is no rival of what is surely lost
+    assert found.summary.startswith("16% of the step goes to Python control flow in the loss")
+    assert "next: computing (84%)" in found.summary
+
+
+@pytest.mark.parametrize(
+    "findings",
+    [
+        (finding("python_loss", 0.1, high=0.16),),
+        (finding("cpu", 0.12, high=0.16),),
+        (finding("h2d", 0.12, high=0.16),),
+        (replace(SURE, advisory=True),),
+        (replace(SURE, speedup=None),),
+        (finding("compute", 0.2), SURE),
+    ],
+    ids=["maybe", "data", "copies", "advisory", "no range", "second"],
+)
+def test_otherwise_the_step_computes(findings: tuple[Finding, ...]) -> None:
+    parts = {"loss": 20, "data_wait_cpu": 16, "h2d": 16}
+    assert run(parts, findings=findings).cls == "compute"
+
+
+def test_computing_is_compared_by_the_high_end_of_its_finding() -> None:
+    """As are the classes that only a finding measures."""
+    for high, cls in ((0.35, "compute"), (0.28, "eval")):
+        lead = finding("compute", 0.2, high=high)
+        assert run({"evaluation": 30}, findings=(lead,)).cls == cls
+
+
+def test_a_bare_trace_keeps_its_threshold() -> None:
+    """The profiler slows what Python does."""
+    bare = run({"loss": 20}, TRACED, findings=(SURE,), without=(Steps,))
+    assert bare.cls != "python_loss"
