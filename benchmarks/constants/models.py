@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -190,14 +190,25 @@ def of_sequences(name: str, *sizes: tuple[int, int]) -> Iterator[tuple[str, floa
         yield f"{name}({width}) of {batch}", *interleaved(cells(cell(width, width), x), one_call)
 
 
-def saved_per_call(name: str) -> Figures:
-    """In times a ``torch.add`` without gradients, as the probe measures it."""
+@cache
+def short(name: str) -> dict[str, tuple[float, float]]:
+    """By size: a step of the sequence by a cell, and by one call on all of them, with backward, in
+    times a ``torch.add`` without gradients, as the probe measures it."""
     one = torch.zeros(1)
     (adds,) = interleaved(lambda: [torch.add(one, one) for _ in range(100)])
+    per_add = 100 / adds / 40
     sizes = (16, 4), (64, 16), (64, 64), (128, 16)
     return {
-        size: (slow - fast) / 40 / (adds / 100) for size, slow, fast in of_sequences(name, *sizes)
+        size: (slow * per_add, fast * per_add) for size, slow, fast in of_sequences(name, *sizes)
     }
+
+
+def saved_per_call(name: str) -> Figures:
+    return {size: slow - fast for size, (slow, fast) in short(name).items()}
+
+
+def left_per_step(name: str) -> Figures:
+    return {size: fast for size, (_, fast) in short(name).items()}
 
 
 @measures(cells__LSTM_LOW="least", cells__LSTM_HIGH="most")
@@ -215,17 +226,29 @@ def rnn_cells() -> Figures:
     return saved_per_call("RNN")
 
 
+@measures(cells__LSTM_LEFT="least")
+def lstm_sequence() -> Figures:
+    return left_per_step("LSTM")
+
+
+@measures(cells__GRU_LEFT="least")
+def gru_sequence() -> Figures:
+    return left_per_step("GRU")
+
+
+@measures(cells__RNN_LEFT="least")
+def rnn_sequence() -> Figures:
+    return left_per_step("RNN")
+
+
 @measures(cells__LSTM_TIMES="most")
 def lstm_ratios() -> Figures:
-    sizes = (64, 16), (64, 64), (128, 16)
-    return {size: slow / fast for size, slow, fast in of_sequences("LSTM", *sizes)}
+    return {size: slow / fast for size, (slow, fast) in short("LSTM").items() if "(16)" not in size}
 
 
 @measures(cells__OTHER_TIMES="most")
 def other_ratios() -> Figures:
-    sizes = (16, 4), (64, 16), (64, 64), (128, 16)
-    both = [*of_sequences("GRU", *sizes), *of_sequences("RNN", *sizes)]
-    return {size: slow / fast for size, slow, fast in both}
+    return {x: slow / fast for x, (slow, fast) in (short("GRU") | short("RNN")).items()}
 
 
 @measures(cells__LONG_HIGH="most")

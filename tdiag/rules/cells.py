@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tdiag.evidence.torch_ops import Dispatch
+from collections import Counter
+from collections.abc import Sequence
+
+from tdiag.evidence.torch_ops import Dispatch, OpLine
 from tdiag.model.threshold import Threshold
 
 SHORT_CELL = Threshold(
@@ -40,11 +43,33 @@ OTHER_TIMES = Threshold(
     "Measured, 16 to 128 units, short calls: the most, an RNN of 16 units"
     " (benchmarks/rule_constants.py cells).",
 )
+_LEFT = (
+    "Measured, a step of 16 to 128 units in one call on the sequence, with its backward: the least"
+    " (benchmarks/rule_constants.py cells)."
+)
+LSTM_LEFT = Threshold(10, "times a torch.add per step", _LEFT)
+GRU_LEFT = Threshold(80, "times a torch.add per step", _LEFT)
+RNN_LEFT = Threshold(28, "times a torch.add per step", _LEFT)
+LEFT = {"LSTM": LSTM_LEFT, "GRU": GRU_LEFT, "RNN": RNN_LEFT}
 _SAVED = {
     "LSTM": (LSTM_LOW, LSTM_HIGH, LSTM_TIMES),
     "GRU": (GRU_LOW, GRU_HIGH, OTHER_TIMES),
     "RNN": (RNN_LOW, RNN_HIGH, OTHER_TIMES),
 }
+
+
+def written_out(lines: Sequence[OpLine], turns: float) -> str:
+    """The module whose gates a loop of so many turns computes, by its sigmoids and hyperbolic
+    tangents in a turn: ``LSTM`` (its candidate and its state), ``GRU``, ``RNN``; else empty."""
+    made = Counter[str]()
+    for line in lines:
+        made.update(line.names)
+    sigmoids, tangents = (round(made[name] / turns) for name in ("sigmoid", "tanh"))
+    if tangents == 2 and sigmoids:
+        return "LSTM"
+    if tangents != 1:
+        return ""
+    return "GRU" if sigmoids else "RNN"
 
 
 def saved_by_sequence(

@@ -12,6 +12,7 @@ from tdiag.evidence.training import Modules
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.callers import lines_below
+from tdiag.rules.cells import written_out
 from tdiag.rules.loops import LAYERS
 
 MIN_MODEL_CALLS = Threshold(
@@ -54,6 +55,11 @@ class ModelLoop:
     def chained(self) -> bool:
         """Each call needs the result of the one before it."""
         return self.series == 1
+
+    @property
+    def written_out(self) -> str:
+        """The module for whole sequences whose gates this recurrence computes."""
+        return written_out(self.lines, self.counted) if self.chained and not self.sequence else ""
 
     @property
     def sequence(self) -> str:
@@ -118,7 +124,8 @@ def _layer(
     layers = sorted(worst.names.keys() & LAYERS | worst.names.keys() & SEQUENCES.keys())
     name = layers[0] if layers else max(worst.names, key=lambda x: worst.names[x], default="")
     functions = {(x.at.file, x.at.function) for x in repeated}
-    looped = {worst.looped_at.spot} if worst.looped_at and worst.series > 1 else set()
+    series = 1.0 if any(_chains(x, worst) for x in repeated) else worst.series
+    looped = {worst.looped_at.spot} if worst.looped_at and series > 1 else set()
     below = looped | lines_below(looped, trees)
     inside = tuple(
         x
@@ -137,5 +144,12 @@ def _layer(
     one_row = all(x.one_row for x in repeated)
     return ModelLoop(
         name, worst.looped_at or worst.at, times, worst.repeated, inside, times, one_row,
-        worst.series, bool(looped),
+        series, bool(looped),
     )  # fmt: skip
+
+
+def _chains(line: OpLine, worst: OpLine) -> bool:
+    """Whether it needs its own last result in each turn of the loop that repeats ``worst``: then
+    the turns cannot be one, though some of their calls can."""
+    together = line.looped_at is not None and line.looped_at == worst.looped_at
+    return together and line.series == 1 and line.repeated >= MAJORITY_FRAC * worst.repeated

@@ -31,8 +31,9 @@ calls wait for values read from the previous one (as with two environments), els
 one call's share (device: of the idle time), or, of independent calls, all but five times what their
 shapes need; for cells, the smallest measured gain. High end: the time of all calls but one, with
 what the loop's lines do for each of them; if calls do work, and for cells, the largest measured
-gain, or what their shapes leave. To measure it, time a step with two, four and eight at once: the
-time saved is 1/2, 3/4 and 7/8 of the fixed cost.
+gain, or what their shapes leave; for a recurrence with the gates of an LSTM, a GRU or a plain
+recurrent layer (by its sigmoids and hyperbolic tangents), what torch's own leaves. To measure it,
+time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed cost.
 
 ## When this advice is wrong
 A recurrence over one sequence cannot be stacked: compile it. Stepping several environments or
@@ -55,7 +56,7 @@ from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, same_function, where
 from tdiag.rules.callers import inclusive_of_lines
-from tdiag.rules.cells import saved_by_sequence
+from tdiag.rules.cells import LEFT, saved_by_sequence
 from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import (
@@ -214,6 +215,10 @@ def _on_cpu(
         low, high = saved_by_sequence(loop.sequence, loop.calls, cost.spent_ns, dispatch)
         # What is done beside the cells, for each step of the sequence, is then done once.
         return _Cost(cost.spent_ns, low, measures, min(1.0, (high + least) / cost.spent_ns))
+    if loop.written_out:
+        left = LEFT[loop.written_out] * loop.calls * dispatch.op_ns
+        most, limit = max(0.0, 1 - left / cost.spent_ns), f"as nn.{loop.written_out} takes the rest"
+        return _Cost(cost.spent_ns, least, measures, most, limit)
     most = 1.0 if small else 1 - 1 / WORKING_HIGH
     if not known and 1 - needed < most:
         return _Cost(cost.spent_ns, least, measures, 1 - needed, "which is not their work")
@@ -264,6 +269,16 @@ def _fix(loop: ModelLoop, place: str) -> Fix:
             "review",
             action=f"Call nn.{loop.sequence} once on the whole sequence",
             code=f"rnn = torch.nn.{loop.sequence}(input_size, hidden_size)  # not the cell\n"
+            "outputs, state = rnn(sequence)  # all steps at once",
+        )
+    if loop.written_out and not _waits(loop):
+        module = f"nn.{loop.written_out}"
+        return Fix(
+            f"If the gates{place} are those of {module}, call it once for the {each} steps."
+            " Otherwise torch.compile what is repeated.",
+            "review",
+            action=f"Call {module} once on the whole sequence",
+            code=f"rnn = torch.{module}(input_size, hidden_size)  # not written out\n"
             "outputs, state = rnn(sequence)  # all steps at once",
         )
     if loop.chained and not _waits(loop):

@@ -69,6 +69,16 @@ def test_series(tmp_path: Path, loop: str, series: float, line: int) -> None:
     assert (found.series, found.looped_at.line) == (series, line)
 
 
+@pytest.mark.parametrize("turn", ["first(x) + then(h)", "then(h) + first(x)"])
+def test_a_line_of_a_recurrence_is_one_series(tmp_path: Path, turn: str) -> None:
+    """Though its inputs could be computed at once."""
+    loop = f"""made, h, (first, then) = [batch], batch[0], self.others[:2]
+        for x in batch: h = torch.tanh({turn})
+        made.append(h)"""
+    (found,) = at_line(tmp_path, SCRIPT.format(loop=loop), CELL)
+    assert found.series == 1
+
+
 def test_layers_on_one_input_are_called_by_the_line_that_goes_through_them(tmp_path: Path) -> None:
     found = counted(tmp_path, "made = [other(batch) for other in self.others]")
     assert found.shared_at is not None

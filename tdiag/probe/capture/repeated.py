@@ -92,6 +92,11 @@ class OfInput:
     def size(self) -> int:
         return len(self.weights)
 
+    @property
+    def series(self) -> int:
+        """Calls on one input need nothing of each other."""
+        return self.size
+
     def forget(self) -> None:
         self.calls.frames = []
 
@@ -100,10 +105,10 @@ Either = TypeVar("Either", OfWeight, OfInput)
 
 
 def more(one: Either | None, other: Either | None) -> Either | None:
-    """The larger one."""
+    """The larger one; of two that a loop calls as often, the one that it cannot call at once."""
     if one is None or other is None:
         return one or other
-    return max(one, other, key=lambda x: x.size)
+    return max(one, other, key=lambda x: (x.size, -x.series))
 
 
 class RepeatedCalls:
