@@ -10,6 +10,8 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 
 from .harness import watch_code
 
+AGREE = 0.05
+
 
 def counted(folder: Path, script: str) -> Ops:
     """What the window ``ops`` counted of this script."""
@@ -26,10 +28,12 @@ def at_line(folder: Path, script: str, line: int) -> list[OpLine]:
 
 
 def share_of_line(folder: Path, script: str, line: int, part: Callable[[OpLine], float]) -> float:
-    """``part`` ÷ the time of the calls at this line: the median of three runs, because a stall of
-    the machine in a single call is longer than all of the others."""
-    shares = []
+    """``part`` ÷ the time of the calls at this line: the mean of two runs that agree, or the median
+    of three, because a stall of the machine in a single call is longer than all of the others."""
+    shares: list[float] = []
     for run in "abc":
+        if len(shares) == 2 and abs(shares[0] - shares[1]) < AGREE:
+            break
         (folder / run).mkdir()
         lines = at_line(folder / run, script, line)
         shares.append(sum(map(part, lines)) / (sum(x.elapsed_ns for x in lines) or 1.0))
