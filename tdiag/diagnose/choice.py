@@ -35,17 +35,12 @@ class Choice:
 def choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> Choice:
     """The family of waste that costs most, if it costs enough; otherwise ``compute``, or
     ``unknown`` where more is unexplained. ``findings`` are ranked, best first."""
-    families = costs.families()
-    for cls in costs.guessed:  # a guess must be most of the step
-        if families[family_of(cls)] < MAJORITY_FRAC * costs.step_ns:
-            del families[family_of(cls)]
+    families = _families(costs)
     cost = max(families.values(), default=0.0)
     least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else NOTICEABLE_FRAC
     # The high end, as for the other classes that the budget does not measure.
     lead = [f.at_best_ns for f in findings[:1] if f.cls == "compute" and not f.advisory]
     if max(cost, costs.unexplained) < max([least * costs.step_ns, *lead]):
-        if (sure := _sure(costs, families, findings)) and evidence.get(Steps) is not None:
-            return _choice(costs, sure, costs.by_class[sure], sure=True)
         return _choice(costs, "compute", costs.compute)
     if costs.unexplained > cost:
         return _choice(costs, "unknown", costs.unexplained)
@@ -58,18 +53,28 @@ def choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> Cho
     return _choice(costs, cls, members[cls])
 
 
-def _sure(costs: Costs, families: dict[str, float], findings: Sequence[Finding]) -> str | None:
-    """The class of the first finding, if its fix saves a noticeable share of the step at the low
-    end, too: then the class says where. Waiting for data and copies keep ``HIGH_FRAC``, which was
+def surely(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> Choice | None:
+    """Of a measured step that computes: the class of the first finding, if its fix saves a
+    noticeable share at the low end, too. Waiting for data and copies keep ``HIGH_FRAC``, which was
     made for them."""
-    for finding in findings[:1]:
-        cls = costs.class_of(finding)
-        cost = costs.by_class.get(cls, 0.0) / costs.step_ns
-        apart = family_of(cls) in families.keys() - {"input", "h2d"}
-        if apart and finding.speedup and not finding.advisory:
-            saved = 1 - 1 / finding.speedup.low
-            return cls if min(cost, saved) >= NOTICEABLE_FRAC else None
-    return None
+    finding = next(iter(findings), None)
+    if evidence.get(Steps) is None or finding is None or finding.advisory or not finding.speedup:
+        return None
+    cls = costs.class_of(finding)
+    cost = costs.by_class.get(cls, 0.0)
+    saved = 1 - 1 / finding.speedup.low
+    apart = family_of(cls) in _families(costs).keys() - {"input", "h2d"}
+    if not apart or min(cost / costs.step_ns, saved) < NOTICEABLE_FRAC:
+        return None
+    return _choice(costs, cls, cost, sure=True)
+
+
+def _families(costs: Costs) -> dict[str, float]:
+    families = costs.families()
+    for cls in costs.guessed:  # a guess must be most of the step
+        if families[family_of(cls)] < MAJORITY_FRAC * costs.step_ns:
+            del families[family_of(cls)]
+    return families
 
 
 def _of_a_tie(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tdiag.diagnose.blind import blind
-from tdiag.diagnose.choice import Choice, choose
+from tdiag.diagnose.choice import Choice, choose, surely
 from tdiag.diagnose.costs import CROWDED, Costs, family_of, undisturbed, weigh
 from tdiag.diagnose.efficiency import EFFICIENT_FRAC, make_roofline, unknown_work, why_unknown
 from tdiag.diagnose.main_line import (
@@ -78,22 +78,26 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     choice = choose(evidence, costs, findings)
     certainty = _certainty(evidence) * (1 - budget.share("unattributed"))
     if choice.cls == "compute":
+        sure = surely(evidence, costs, findings)
         roofline, why = _roofline_of(evidence, budget, costs)
-        if roofline is None:
-            # On a device, kernels were seen to run; on a CPU the time may be the cost of calling
-            # torch.
-            certainty = certainty if budget.has_device else min(certainty, GUESS_CONFIDENCE)
-        elif _alone(evidence, costs) and (
-            waste := _wasted(roofline, costs, findings, unknown_work(evidence))
-        ):
+        waste = None
+        if roofline and _alone(evidence, costs):
+            waste = _wasted(roofline, costs, findings, unknown_work(evidence))
+        if roofline and waste and waste[0] > (sure.share if sure else 0.0):
             share, words = waste
             confidence = min(1.0, share / choice.share) * certainty * roofline.certainty
             wasteful = Choice("overhead", share, confidence, "compute", choice.share - share)
             return _verdict(wasteful, confidence, words)
-        lost = most_lost(roofline, evidence) if roofline else ""
-        return _compute(choice, costs, findings, certainty, roofline, why, lost)
-    surely = choice.cls == "overhead" or choice.share * costs.step_ns >= costs.compute
-    if costs.doubts and not surely:
+        if sure is None:
+            if roofline is None and not budget.has_device:
+                # On a device, kernels were seen to run; on a CPU the time may be the cost of
+                # calling torch.
+                certainty = min(certainty, GUESS_CONFIDENCE)
+            lost = most_lost(roofline, evidence) if roofline else ""
+            return _compute(choice, costs, findings, certainty, roofline, why, lost)
+        choice = sure
+    certain = choice.cls == "overhead" or choice.share * costs.step_ns >= costs.compute
+    if costs.doubts and not certain:
         return _doubtful(costs)  # possible overhead exceeds the certain waste
     if choice.cls == "unknown":
         where = costs.unexplained_where

@@ -1,6 +1,6 @@
 """Measures what further cores add, in a short test after the run.
 
-As many processes as there are cores compute at once, then one of them alone. Two hardware threads
+A process computes alone, then as many at once as there are cores. Two hardware threads
 of one core, or cores that other programs use, do less together than each would alone. Run as
 ``python -m tdiag.sample.cores PROCESSES`` it prints the result.
 """

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.steps import Steps
 from tdiag.model.diagnosis import Finding
-from tests.diagnose.test_verdict import TRACED, finding, run
+from tests.diagnose.test_verdict import TRACED, finding, run, work
 
 SURE = finding("python_loss", 0.12, high=0.16)
 
@@ -35,6 +35,13 @@ def test_it_is_the_verdict_with_computing_as_the_runner_up() -> None:
 def test_otherwise_the_step_computes(findings: tuple[Finding, ...]) -> None:
     parts = {"loss": 20, "data_wait_cpu": 16, "h2d": 16}
     assert run(parts, findings=findings).cls == "compute"
+
+
+def test_calls_that_do_no_work_cost_more() -> None:
+    """Row 4a: 20,000 calls, and their arithmetic takes a tenth of the step."""
+    found = run({"loss": 20}, work(10e6, calls=20_000), findings=(SURE,))
+    assert (found.cls, found.runner_up) == ("overhead", "compute")
+    assert run({"loss": 20}, work(70e6, calls=20_000), findings=(SURE,)).cls == "python_loss"
 
 
 def test_computing_is_compared_by_the_high_end_of_its_finding() -> None:
