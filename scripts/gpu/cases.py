@@ -24,7 +24,7 @@ SAME_FRAC = 0.05
 WIDER_FRAC = 0.10
 PLANTED_CASE, HEALTHY_CASE = "3 planted {}", "3 healthy"
 SECONDS = 150
-CHECK_BUDGET = "120"  # s
+CHECK_BUDGET = "60"  # s
 # Of the truth alone, by launches: some seconds.
 STEPS = {1: 10_000, 60: 1_500, 1000: 150}
 MEASURED_S = "1"  # how long a planted training runs for its own step time

@@ -116,6 +116,45 @@ _LOOKS_UP = """class Net(nn.Module):
             y = F.gelu(layer(y))
         return y
 """
+# A sequence that each pass through the model makes longer, from the whole of it or its last row.
+_PREDICTS = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
+    def forward(self, x):
+        rows = x.unsqueeze(1)
+        for _ in range(16):
+            y = rows{last}
+            for layer in self.layers:
+                y = F.gelu(layer(y))
+            rows = torch.cat([rows, y[:, -1:]], 1)
+        return rows
+"""
+# Frozen layers with factors of rank 16.
+_FACTORED = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH).requires_grad_(False) for _ in range(8))
+        self.a = nn.ParameterList(torch.randn(16, WIDTH) / 50 for _ in range(8))
+        self.b = nn.ParameterList(torch.randn(WIDTH, 16) / 50 for _ in range(8))
+    def forward(self, x):
+        for layer, a, b in zip(self.layers, self.a, self.b):
+            x = F.gelu({applied})
+        return x
+"""
+# Rows of 64 numbers, each multiplied with one of eight matrices.
+_BY_KIND = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(8, 64, 64) / 8 for _ in range(4))
+    def forward(self, x):
+        x = x.reshape(-1, 64)
+        rows = torch.arange(len(x), device=device)
+        kind = rows % 8
+        for weight in self.weights:
+            x = F.gelu({picked})
+        return x
+"""
 # Compiled before the program has its turn.
 _COMPILED = """def compiled(net):
     net = torch.compile(net.to(device))
@@ -226,6 +265,48 @@ PLANTED = (
     ),
     Planted("TD701", "overhead", fault={"batch": "4"}, fix={}),
     Planted("TD702", None, fault={"batch": "64", "fused": "False"}, fix={"batch": "64"}),
+    Planted(
+        "TD720", None, line="x = x + (fixed",
+        fault={"batch": "4096", "setup": "fixed = torch.randn(2048, 2048, device=device)",
+               "forward": "x = x + (fixed @ fixed.T).softmax(-1)[0]"},
+        fix={"batch": "4096",
+             "setup": "fixed = torch.randn(2048, 2048, device=device)\n"
+                      "made = (fixed @ fixed.T).softmax(-1)[0]",
+             "forward": "x = x + made"},
+    ),
+    Planted(
+        "TD727", "compute", line="x = x + torch.tanh",
+        fault={"forward": "x = x + torch.tanh(layer(x)) * torch.sigmoid(layer(x))"},
+        fix={"forward": "y = layer(x); x = x + torch.tanh(y) * torch.sigmoid(y)"},
+    ),
+    Planted(
+        "TD728", "compute", line="x = x + layer",
+        fault={"forward": "x = x + layer(x.view(-1, 512, WIDTH))[:, -1].mean()"},
+        fix={"forward": "x = x + layer(x.view(-1, 512, WIDTH)[:, -1]).mean()"},
+    ),
+    Planted(
+        "TD733", "compute", line="y = F.gelu(layer(y))",
+        fault={"batch": "2048", "setup": _PREDICTS.format(last="")},
+        fix={"batch": "2048", "setup": _PREDICTS.format(last="[:, -1:]")},
+    ),
+    Planted(
+        "TD737", "compute", line="unused = ",
+        fault={"forward": "unused = torch.tanh(layer(x)).mean()"},
+        fix={},
+    ),
+    Planted(
+        "TD741", None, line="x = F.gelu(",
+        fault={"batch": "4096", "setup": _FACTORED.format(
+            applied="F.linear(x, layer.weight + b @ a, layer.bias)")},
+        fix={"batch": "4096", "setup": _FACTORED.format(
+            applied="layer(x) + x @ a.T @ b.T")},
+    ),
+    Planted(
+        "TD745", None, line="x = F.gelu(",
+        fault={"batch": "1024", "setup": _BY_KIND.format(
+            picked="(x.unsqueeze(1) @ weight[kind]).squeeze(1)")},
+        fix={"batch": "1024", "setup": _BY_KIND.format(picked="(x @ weight)[kind, rows]")},
+    ),
     Planted(
         "TD809", "memory", line="",
         fault={"after": "torch.cuda.empty_cache()"},
