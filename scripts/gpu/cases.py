@@ -24,7 +24,7 @@ SAME_FRAC = 0.05
 WIDER_FRAC = 0.10
 PLANTED_CASE, HEALTHY_CASE = "3 planted {}", "3 healthy"
 SECONDS = 150
-CHECK_BUDGET = "60"  # s
+TRY_BUDGET, CHECK_BUDGET = "60", "60"  # s
 # Of the truth alone, by launches: some seconds.
 STEPS = {1: 10_000, 60: 1_500, 1000: 150}
 MEASURED_S = "1"  # how long a planted training runs for its own step time
@@ -236,7 +236,9 @@ def tried(change: str, fault: dict[str, str], fix: dict[str, str], bench: Bench)
     fixed = bench.script(training(**fix), "fixed.py")
     times = {s: number(bench.python(str(s), MEASURED_S).stdout, "STEP_NS") for s in (slow, fixed)}
     by_hand = times[slow] / times[fixed]
-    done = bench.tdiag("try", str(slow), "--set", change, "--yes", "--json")
+    done = bench.tdiag(
+        "try", str(slow), "--set", change, "--yes", "--json", "--time-budget", TRY_BUDGET
+    )
     expect(done.returncode == 0, f"exit {done.returncode}: {done.stderr[-600:]}")
     (one,) = json.loads(done.stdout)["tried"]
     bench.measured |= {"by hand": by_hand, "tried": one["speedup"], "answer": one["answer"]}

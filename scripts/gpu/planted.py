@@ -110,7 +110,7 @@ _LOOKS_UP = """class Net(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(8))
     def forward(self, x):
         tokens = 1 + (x[:, :256].abs() * 1000).long() % ({rows} - 1)
-        tokens[:, {length}:] = 0
+        {shorter}
         y = self.table(tokens)
         for layer in self.layers:
             y = F.gelu(layer(y))
@@ -129,6 +129,22 @@ _PREDICTS = """class Net(nn.Module):
                 y = F.gelu(layer(y))
             rows = torch.cat([rows, y[:, -1:]], 1)
         return rows
+"""
+# Rows are mixed by a constant matrix.
+_CONSTANT = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
+        self.register_buffer("fixed", torch.randn(16384, 4096) / 64)
+        {before}
+    def forward(self, x):
+        {each}
+        for layer in self.layers[:4]:
+            x = F.gelu(layer(x))
+        x = made @ x
+        for layer in self.layers[4:]:
+            x = F.gelu(layer(x))
+        return x
 """
 # Frozen layers with factors of rank 16.
 _FACTORED = """class Net(nn.Module):
@@ -248,13 +264,15 @@ PLANTED = (
     ),
     Planted(
         "TD611", None, line="self.table(tokens)",
-        fault={"setup": _LOOKS_UP.format(rows=2_000_000, length=256), "batch": "64"},
-        fix={"setup": _LOOKS_UP.format(rows=1_000, length=256), "batch": "64"},
+        fault={"setup": _LOOKS_UP.format(rows=2_000_000, shorter="pass"), "batch": "64"},
+        fix={"setup": _LOOKS_UP.format(rows=1_000, shorter="pass"), "batch": "64"},
     ),
     Planted(
         "TD613", None, line="self.table(tokens)",
-        fault={"setup": _LOOKS_UP.format(rows=1_000, length=64), "batch": "512"},
-        fix={"setup": _LOOKS_UP.format(rows=1_000, length=256), "batch": "512"},
+        fault={"setup": _LOOKS_UP.format(rows=1_000, shorter="tokens[:, 64:] = 0"),
+               "batch": "2048"},
+        fix={"setup": _LOOKS_UP.format(rows=1_000, shorter="tokens = tokens[:, :64]"),
+             "batch": "2048"},
     ),
     Planted(
         "TD614", None, line="scaled_dot_product_attention",
@@ -263,16 +281,18 @@ PLANTED = (
         fix={"forward": "q = x.view(-1, 1, 512, 256); x = x +"
                         " F.scaled_dot_product_attention(q, q, q).reshape(x.shape)"},
     ),
-    Planted("TD701", "overhead", fault={"batch": "4"}, fix={}),
+    Planted(
+        "TD701", "overhead",
+        fault={"batch": "4"}, fix={"batch": "4", "setup": _COMPILED.replace("16384", "4")},
+    ),
     Planted("TD702", None, fault={"batch": "64", "fused": "False"}, fix={"batch": "64"}),
     Planted(
-        "TD720", None, line="x = x + (fixed",
-        fault={"batch": "4096", "setup": "fixed = torch.randn(2048, 2048, device=device)",
-               "forward": "x = x + (fixed @ fixed.T).softmax(-1)[0]"},
-        fix={"batch": "4096",
-             "setup": "fixed = torch.randn(2048, 2048, device=device)\n"
-                      "made = (fixed @ fixed.T).softmax(-1)[0]",
-             "forward": "x = x + made"},
+        "TD720", "compute", line="made = self.fixed",
+        fault={"setup": _CONSTANT.format(
+            before="", each="made = self.fixed @ self.fixed.T / 100")},
+        fix={"setup": _CONSTANT.format(
+            before="self.register_buffer('made', self.fixed @ self.fixed.T / 100)",
+            each="made = self.made")},
     ),
     Planted(
         "TD727", "compute", line="x = x + torch.tanh",

@@ -84,7 +84,9 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
         found = rule.check(**arguments)
         if found is None:
             return None
-        return _finding(rule, of_device(found) if by_device else found, evidence)
+        if by_device and budget is not None:
+            found = of_device(found, budget)
+        return _finding(rule, found, evidence)
     except Abstain as lacking:
         return Abstained(rule.code, rule.name, str(lacking))
     # Deliberately broad: a faulty rule must not suppress the other findings.

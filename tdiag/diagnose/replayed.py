@@ -56,7 +56,8 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
     high = max(_at_best(replay, gain, pace, budget.step_ns, varying) for pace in (*paces, *fastest))
     low = gain.low_ns
     if gain.low_cuts:
-        shares = [replay.win_frac(gain.low_cuts, pace=pace, fed=fed) for pace in paces]
+        slowest = (1.0,) if varying else ()
+        shares = [replay.win_frac(gain.low_cuts, pace=pace, fed=fed) for pace in (*paces, *slowest)]
         low = min(shares) * budget.step_ns
     why = f"{gain.why.rstrip('.')}. {WHY}"
     # A host that no longer waits runs ahead, and then the device no longer waits for the host.

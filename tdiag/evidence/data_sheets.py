@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdiag.evidence.roofline import Roof
+from tdiag.evidence.roofline import WITHOUT_TF32, Roof
 
 
 @dataclass(frozen=True)
 class _Sheet:
     """Dense rates in 10¹² operations per second, without sparsity. ``gb_per_s``: the device
-    memory's bandwidth. ``float32``: matrix products, on matrix units (TF32) if the device has them.
+    memory's bandwidth. ``float32``: matrix products, on matrix units (TF32) if the device has them;
+    ``ordinary``: on its other units, where that is less and known.
     ``half``: float16, and bfloat16 if ``bfloat16``, with float32 sums."""
 
     float32: float
@@ -22,25 +23,26 @@ class _Sheet:
     gb_per_s: float
     float64: float = 0.0
     bfloat16: bool = True
+    ordinary: float = 0.0
 
 
 # NVIDIA: the data sheets of H200 (2024), H100 (2023), A100 (2021), V100 (2020), T4 (2019), L4 and
 # L40S (2023), A10, A40 and RTX A6000 (2021), HGX B200 (2024), and the white papers "Ampere GA102",
 # "Ada" and "RTX Blackwell" for GeForce. AMD: the data sheets of Instinct MI300X (2023), MI250X and
 # MI210 (2021); one device of an MI250 is half of the module.
-_H100 = _Sheet(494.7, 989.4, 3350, 67)
-_A100 = _Sheet(156, 312, 1555, 19.5)
+_H100 = _Sheet(494.7, 989.4, 3350, 67, ordinary=67)
+_A100 = _Sheet(156, 312, 1555, 19.5, ordinary=19.5)
 _V100 = _Sheet(15.7, 125, 900, 7.8, bfloat16=False)
 _V100_PCIE = _Sheet(14, 112, 900, 7, bfloat16=False)
 _MI250X = _Sheet(47.9, 191.5, 1638, 47.9)
 _SHEETS = {
     "B200": _Sheet(1125, 2250, 8000, 40),
-    "H200": _Sheet(494.7, 989.4, 4800, 67),
+    "H200": _Sheet(494.7, 989.4, 4800, 67, ordinary=67),
     "H100 80GB HBM3": _H100,
-    "H100 PCIe": _Sheet(378, 756, 2000, 51),
-    "H100 NVL": _Sheet(417.5, 835.5, 3900, 60),
-    "A100-SXM4-80GB": _Sheet(156, 312, 2039, 19.5),
-    "A100 80GB PCIe": _Sheet(156, 312, 1935, 19.5),
+    "H100 PCIe": _Sheet(378, 756, 2000, 51, ordinary=51),
+    "H100 NVL": _Sheet(417.5, 835.5, 3900, 60, ordinary=60),
+    "A100-SXM4-80GB": _Sheet(156, 312, 2039, 19.5, ordinary=19.5),
+    "A100 80GB PCIe": _Sheet(156, 312, 1935, 19.5, ordinary=19.5),
     "A100-SXM4-40GB": _A100,
     "A100-PCIE-40GB": _A100,
     "Tesla V100-SXM2-16GB": _V100,
@@ -77,6 +79,8 @@ def roof_of(device: str) -> Roof | None:
     tera = {"float32": sheet.float32, "float16": sheet.half, "float64": sheet.float64}
     if sheet.bfloat16:
         tera["bfloat16"] = sheet.half
+    if sheet.ordinary:
+        tera[WITHOUT_TF32] = sheet.ordinary
     return Roof(
         flops_per_s={dtype: rate * 1e12 for dtype, rate in tera.items() if rate},
         bytes_per_s=((1 << 62, sheet.gb_per_s * 1e9),),

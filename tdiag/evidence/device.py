@@ -133,6 +133,12 @@ class KernelFamily(Kind, frozen=True, kw_only=True):
     occupancy_frac: float | None = None
 
 
+# Families that compute; copies do not.
+COMPUTE_FAMILIES = (
+    "attention", "optimizer", "layout", "conv", "gemm", "norm", "reduction", "elementwise", "other",
+)  # fmt: skip
+
+
 class Chains(Kind, frozen=True, kw_only=True):
     """Element-wise kernels that follow one another in a stream, with nothing but copies between
     them, and were not launched by the optimizer. ``device_ns``: their time, per step;

@@ -14,6 +14,8 @@ from tdiag.model.place import Place
 # Ops that a slice's backward is made of: a whole gradient of zeros, and the sum with another.
 FILLS, ADDS = ("aten::fill_", "aten::zero_"), ("aten::add_", "aten::add")
 
+WITHOUT_TF32 = "float32 without TF32"  # a rate of a Roof
+
 
 class OpWork(Kind, frozen=True, kw_only=True):
     """One op of one shape, per step. ``flops``: multiplications and additions of all its calls, for
@@ -63,9 +65,10 @@ class Work(Kind, frozen=True, kw_only=True):
 
 
 class Roof(Kind, frozen=True, kw_only=True):
-    """The rates the machine reaches. ``flops_per_s`` by dtype. ``bytes_per_s``: by size in bytes,
-    smallest first, the rate at which a copy of that size reads and writes; the last is main
-    memory's.
+    """The rates the machine reaches. ``flops_per_s`` by dtype, and for matrix products in float32
+    that may not use matrix units (``WITHOUT_TF32``) if that is another rate. ``bytes_per_s``: by
+    size in bytes, smallest first, the rate at which a copy of that size reads and writes; the last
+    is main memory's.
 
     ``threads``: intra-op threads of these rates. ``in_force``: the same for the threads the program
     used, if those are fewer. ``op_ns``: the cost of one call without work, None if unknown.

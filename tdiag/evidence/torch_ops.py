@@ -142,7 +142,7 @@ class FusedAttention(Kind, frozen=True, kw_only=True):
 
 class PrefixLine(Kind, frozen=True, kw_only=True):
     """A line that gives a model a sequence which it was given before, with more at its end.
-    ``calls``, and per step ``positions`` (numbers, for tokens one each) and ``new`` ones."""
+    ``calls``, and per step ``positions`` and ``new`` ones, over all sequences of the batch."""
 
     at: Place | None
     calls: float
@@ -257,13 +257,15 @@ class Calls(Kind, frozen=True, kw_only=True):
 
 class HostOp(Kind, frozen=True, kw_only=True):
     """One op name, per step. ``self_ns`` excludes children; ``on_host_ns``: of it, in calls that
-    asked nothing of a device."""
+    asked nothing of a device. ``dtype``: of the first tensor that its first call with recorded
+    shapes takes, torch's name ("bfloat16"); "" if none was recorded."""
 
     name: str
     count: float
     self_ns: float
     total_ns: float
     on_host_ns: float = 0.0
+    dtype: str = ""
 
 
 class HostOps(Kind, frozen=True, kw_only=True):

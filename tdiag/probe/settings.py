@@ -29,6 +29,10 @@ SWITCHES = {
     "anomaly": ("torch.set_anomaly_enabled",),
     "deterministic": ("torch.use_deterministic_algorithms", "torch.set_deterministic_debug_mode"),
     "float32_matmul_precision": ("torch.set_float32_matmul_precision",),
+    # Called where torch.backends.cuda.matmul's allow_tf32 and fp32_precision are assigned; of the
+    # latter the value is the name of the backend.
+    "cuda.matmul.allow_tf32": ("torch._C._set_cublas_allow_tf32",),
+    "fp32_precision": ("torch._C._set_fp32_precision_setter",),
     "default_dtype": ("torch.set_default_dtype", "torch.set_default_tensor_type"),
     "empty_cache": ("torch.cuda.empty_cache",),
     "gc.collect": ("gc.collect",),

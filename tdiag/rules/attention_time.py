@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
+from msgspec.structs import replace
+
 from tdiag.evidence.device import DeviceParts, DeviceTime
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Budget
@@ -41,6 +43,8 @@ PARTS = (_SOFTMAX, "aten::_softmax_backward_data", "aten::bmm", "aten::baddbmm")
 _PRODUCTS = ("aten::bmm", "aten::baddbmm")
 Dims = tuple[int, ...]
 _COPIES = ("aten::copy_", "aten::clone")
+# What torch's slow form does with queries and keys before their product.
+_SCALES = ("aten::mul",)
 
 
 def kernels_ns(budget: Budget, parts: DeviceParts | None, device: DeviceTime | None) -> float:
@@ -51,10 +55,13 @@ def kernels_ns(budget: Budget, parts: DeviceParts | None, device: DeviceTime | N
     return traced * budget.step_ns / device.step_ns
 
 
-def gain_on_device(spent_ns: float, work: Work | None, roof: Roof | None, scale: float) -> Gain:
+def gain_on_device(
+    spent_ns: float, work: Work | None, roof: Roof | None, scale: float, given: str = ""
+) -> Gain:
     """``spent_ns``: of :func:`kernels_ns`, used where shapes or rates are unknown. ``scale``: clean
-    step ÷ traced step."""
-    found = _by_shapes(work, roof) if work and roof else None
+    step ÷ traced step. ``given``: the data type of queries, keys and values, if the kernels may
+    compute in another: torch's own slow form computes half precision in float32."""
+    found = _by_shapes(work, roof, given) if work and roof else None
     if found is None:
         return Gain(
             0.0,
@@ -88,7 +95,7 @@ def written_out(work: Work) -> Attention | None:
     return Attention(at=at, per_step=sum(op.count for op in softmaxes))
 
 
-def _by_shapes(work: Work, roof: Roof) -> tuple[float, float] | None:
+def _by_shapes(work: Work, roof: Roof, given: str) -> tuple[float, float] | None:
     """ns per traced step that the fused kernel saves, low and high end; None without a softmax of
     a product's result."""
     products = _products(work)
@@ -103,11 +110,16 @@ def _by_shapes(work: Work, roof: Roof) -> tuple[float, float] | None:
     operands = {tuple(sorted((*lead, *side))) for lead in heads for side in sides}
     others = [op for op in work.ops if op.name not in _PRODUCTS]
     touching = [op for op in others if scores & set(map(_shape, op.dims))]
-    copying = [op for op in others if op.name in _COPIES and op not in touching]
+    around = (*_COPIES, *_SCALES) if given else _COPIES
+    copying = [op for op in others if op.name in around and op not in touching]
     passes = _spent(touching)
     copies = _spent(op for op in copying if tuple(sorted(op.dims[0])) in operands)
-    arithmetic = RECOMPUTED * sum(map(roof.compute_ns, products))
-    if not all(op.dtype in NARROW for op in products):
+    if given in NARROW:
+        arithmetic = sum(roof.compute_ns(replace(op, dtype=given)) for op in products)
+    else:
+        arithmetic = sum(map(roof.compute_ns, products))
+    arithmetic *= RECOMPUTED
+    if given not in NARROW and not all(op.dtype in NARROW for op in products):
         return 0.0, passes + copies
     whole = passes + _spent(products)
     high = whole + copies - arithmetic / FUSED_HIGH_FRAC

@@ -47,7 +47,7 @@ class BackwardShare(NamedTuple):
     def at_most(self) -> str:
         """For an explanation of the high end."""
         if self.measured:
-            return f"their measured backward, ± {percent(MEASURED_ERROR_FRAC)}"
+            return f"their backward, ± {percent(MEASURED_ERROR_FRAC)}"
         return f"a backward that takes up to {BACKWARD_TIMES:.0f} times as long as for other calls"
 
 

@@ -141,8 +141,9 @@ def find(code_or_name: str) -> Rule:
 
 BY_WORK = (
     "the gain is computed in the same way from the device's time in forward and in backward, which"
-    " is divided among the calls by their estimated work: bytes moved, or arithmetic. The low end"
-    " is half of that."
+    " is divided among the calls by their estimated work: bytes moved, or arithmetic. At the low"
+    " end their work takes half as long as that of others, for the same estimate, at the high end"
+    " twice."
 )
 
 

@@ -18,10 +18,11 @@ model in torch's default dtype.
 ## How the gain is computed
 CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast if calls
 do work; at most 3.9 times in measurements. Device: at best `float32` is as many times as fast as
-the data sheet says, 64 times if that is unknown (replayed if the trace allows it); at worst nothing
-changes, because kernels are too short. If calls take no longer than their fixed cost, or were not
-counted, nothing is predicted. If only a part of the model is `float64`: the same for its share of
-the traced operations' time, with half the low end.
+the data sheet says, but at least twice, 64 times if that is unknown (replayed if the trace allows
+it); at worst nothing changes, because kernels are too short. Matrix products in `float32` use TF32
+only where the program allows it, convolutions always. If calls take no longer than their fixed
+cost, or were not counted, nothing is predicted. If only a part of the model is `float64`: the same
+for its share of the traced operations' time, with half the low end.
 
 ## When this advice is wrong
 Ill-conditioned solvers, long sums and some physics need `float64`: compare the losses.
@@ -33,8 +34,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from tdiag.evidence.device import COMPUTE_FAMILIES
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.roofline import Roof, Work
+from tdiag.evidence.roofline import WITHOUT_TF32, Roof, Work, convolves
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
@@ -73,10 +75,6 @@ DEVICE_FASTER_HIGH = Threshold(
     "CUDA C++ Programming Guide, Throughput of Native Arithmetic Instructions, compute capability"
     " 8.6 and 8.9; 8.0 and 9.0 have half as many.",
 )
-# Kernel families that compute in the parameters' dtype; copies do not.
-COMPUTE_FAMILIES = (
-    "attention", "optimizer", "layout", "conv", "gemm", "norm", "reduction", "elementwise", "other",
-)  # fmt: skip
 # How code asks for float64: `x.double()`, `torch.float64`, `dtype="float64"`.
 ASKS = ("double", "float64", "DoubleTensor")
 
@@ -106,7 +104,7 @@ def check(
     largest = max(mine, key=lambda x: x.parameters)
     place = _set(settings) or _spelled(largest, loader) or _place(largest, loader)
     computing = held(budget, "compute") if budget.has_device else held(budget, *MODEL_PHASES)
-    gain = _gain(budget, computing, phases, ops, dispatch, roof)
+    gain = _gain(budget, computing, phases, ops, dispatch, roof, _tf32(settings, work))
     return Found(
         summary=(
             f"{largest.name} computes in float64 ({WIDE_BYTES} bytes per parameter):"
@@ -181,11 +179,14 @@ def _gain(
     ops: Ops | None,
     dispatch: Dispatch | None,
     roof: Roof | None,
+    tf32: bool = True,
 ) -> Gain | None:
     if budget.has_device:
         rates = roof.flops_per_s if roof else {}
         wide, narrow = rates.get("float64"), rates.get("float32")
-        most = narrow / wide if wide and narrow else DEVICE_FASTER_HIGH
+        if not tf32:
+            narrow = rates.get(WITHOUT_TF32, narrow)
+        most = max(FASTER_LOW, narrow / wide) if wide and narrow else DEVICE_FASTER_HIGH
         known = f"by the {roof.source}" if roof and most != DEVICE_FASTER_HIGH else "at most"
         why = (
             f"high end: float32 is {most:.3g} times as fast, {known}; low end: nothing, if kernels"
@@ -206,6 +207,19 @@ def _gain(
         f" measured ({FASTER_HIGH}×).",
         MODEL_PHASES,
     )
+
+
+def _tf32(settings: Settings | None, work: Work | None) -> bool:
+    """Whether products of float32 may use TF32: convolutions by default, others if allowed."""
+    allowed = (
+        ("float32_matmul_precision", "high"),
+        ("float32_matmul_precision", "medium"),
+        ("cuda.matmul.allow_tf32", True),
+        ("fp32_precision", "cuda"),  # to what is not recorded
+    )
+    if settings is not None and any(settings.last(*one) for one in allowed):
+        return True
+    return work is None or any(map(convolves, work.ops))
 
 
 def _set(settings: Settings | None) -> Place | None:

@@ -88,11 +88,12 @@ def check(
         ),
         fix=_fix(worst, called_at),
         gain=Gain(
-            total + (whole * share.least if share.measured else 0.0),
+            total + whole * share.least,
             total + (whole * share.most if share.measured else backward),
             f"the {duration(total)}, with {share.at_most}."
             if share.measured
-            else f"low end: the {duration(total)}; high end: their backward as well.",
+            else f"the {duration(total)}, and their backward: at the low end a quarter of that of"
+            " other calls.",
             tuple(dict.fromkeys((*spent, "backward"))),
         ),
         at=called_at or worst.at,

@@ -16,8 +16,8 @@ only: `use_cache=True` and `past_key_values` (or `model.generate`) for models of
 cache of your own elsewhere. A recurrent layer only needs its last state.
 
 ## How the gain is computed
-High end: the time of these calls × the share that was computed before, without the fixed cost of
-the calls, which remain. Low end: half of that.
+High end: the time of these calls, and of their backward where they record gradients, × the share
+that was computed before, without the fixed cost of the calls, which remain. Low end: half of that.
 
 ## When this advice is wrong
 If the model also looks ahead (an encoder): then a new position changes all others. If gradients
@@ -58,6 +58,7 @@ def check(
     fixed = cost_of(part.lines, phases, ops, dispatch).dispatch_ns if dispatch else 0.0
     again = 1 - most.new / most.positions
     place = where(most.at)
+    backward = f", and {part.share.at_most}" if part.backward_ns else ""
     return Found(
         summary=(
             f"The model is called{place} {most.calls:.0f} times per step on a sequence that grows:"
@@ -68,6 +69,7 @@ def check(
             count("positions computed", most.positions, "ops", "per_step"),
             count("new positions", most.new, "ops", "per_step"),
             ns("computed again", total, "baseline"),
+            *((ns("its backward", part.backward_ns, "baseline"),) if part.backward_ns else ()),
             ns("fixed cost of these calls", fixed, "probe"),
         ),
         fix=Fix(
@@ -79,11 +81,11 @@ def check(
             "cache = out.past_key_values",
         ),
         gain=Gain(
-            max(0.0, total - fixed) * LOW_END_FRAC,
-            max(0.0, total - fixed),
-            f"high end: the {duration(total)}, without the fixed cost of the calls"
+            max(0.0, total + part.least_backward_ns - fixed) * LOW_END_FRAC,
+            max(0.0, total + part.most_backward_ns - fixed),
+            f"high end: the {duration(total)}{backward}, without the fixed cost of the calls"
             f" ({duration(fixed)}); low end: half of that.",
-            tuple(part.spent),
+            part.phases if part.backward_ns else tuple(part.spent),
         ),
         at=most.at,
     )

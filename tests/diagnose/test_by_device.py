@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from tdiag.diagnose.by_device import of_device
 from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.replayed import replayed
+from tdiag.evidence.replay import Replay
 from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
-from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.model.diagnosis import Abstained, Finding, Fix
+from tdiag.rules.base import Found, Gain
 from tdiag.rules.catalogue import BY_WORK, all_rules, find, page
 from tdiag.rules.examples import MS, budget, device_time, family, kernels, op_line, ops, phases
+from tests.trace.machine import Machine, Operation
+from tests.trace.making import evidence_of
 
 SPENT = {"forward": 30.0, "backward": 60.0}
 
@@ -85,3 +94,32 @@ def test_rules_by_work_say_so_on_their_pages() -> None:
     by_work = {rule.code for rule in all_rules() if rule.by_work}
     assert by_work == {rule.code for rule in all_rules() if BY_WORK in page(rule)}
     assert "TD728" in by_work
+
+
+def priced(gain_ms: float, step: Budget) -> Gain:
+    """A gain that the calls' work was estimated for."""
+    gain = Gain(gain_ms * MS, gain_ms * MS, "all of it", ("forward", "backward"))
+    found = of_device(Found("wasted", (), Fix("do not", "safe"), gain), step).gain
+    assert found is not None
+    return found
+
+
+def test_the_estimated_work_may_be_wrong_by_a_factor_of_two() -> None:
+    gain = priced(30, budget(device=True, compute=90, other=10))
+    assert gain.low_ns == pytest.approx(90 * MS * 1 / (1 + 2 * 2))  # 1 : 2 may be 1 : 4
+    assert gain.high_ns == pytest.approx(90 * MS * 1 / 2)  # or 2 : 2
+
+
+def test_the_host_may_be_the_limit_where_the_device_has_less_to_do(tmp_path: Path) -> None:
+    """The host needs 12 µs and the launch for each kernel: of the 40 that one takes, at most 28
+    go."""
+    layers: list[Operation] = [("op", 12.0), ("kernel", "ampere_sgemm_128x64", 40.0)]
+    traced = evidence_of(tmp_path, Machine().run([layers * 50] * 5))
+    replay = traced.get(Replay)
+    assert replay is not None
+    step = budget(device=True, compute=2)
+    gain = priced(1.9, step)
+    assert replayed(gain, Evidence().add(step), step) == gain, "nothing to replay"
+    limited = replayed(gain, Evidence().add(step, replay), step)
+    assert gain.low_ns > 1.6 * MS
+    assert MS < limited.low_ns <= 28 / 40 * 2 * MS

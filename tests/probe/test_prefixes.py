@@ -89,3 +89,40 @@ def test_a_sequence_that_grows(tmp_path: Path, parts: dict[str, str], calls: int
 )
 def test_what_does_not_grow(tmp_path: Path, parts: dict[str, str]) -> None:
     assert prefixes(tmp_path, **parts) == ([], 0.0)
+
+
+GENERATES = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(2))
+    def forward(self, x):
+        rows = x.unsqueeze(1)
+        for _ in range(8):
+            y = rows
+            for layer in self.layers:
+                y = layer(y)  # HERE
+            rows = torch.cat([rows, y[:, -1:]], 1)
+        return rows
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(3_000):
+    net(torch.randn(4, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_model_that_predicts_within_its_forward(tmp_path: Path) -> None:
+    """The line is that of its own loop, and a position is a row, however wide."""
+    here = next(n for n, x in enumerate(GENERATES.splitlines(), 1) if "# HERE" in x)
+    run = watch_code(tmp_path, GENERATES, windows=["baseline", "ops"], profiling=True, short=True)
+    ops = run.evidence().get(Ops)
+    assert ops is not None
+    (found,) = ops.prefixes
+    assert found.at is not None and found.at.line == here
+    # Four sequences of 5 to 8 rows: before, they have not grown often enough.
+    assert found.positions == 4 * (5 + 6 + 7 + 8)
+    assert found.new == 4 * 4

@@ -19,6 +19,7 @@ def switches():
     torch.set_float32_matmul_precision("highest")  # PRECISION
     torch.backends.cudnn.benchmark = False  # BENCHMARK
     torch.set_default_dtype(torch.float32)  # DTYPE
+    torch.backends.cuda.matmul.allow_tf32 = True  # TF32
 
 switches()
 gc.freeze()  # collections are quick then
@@ -59,6 +60,7 @@ def test_settings_are_found_where_they_were_made(tmp_path: Path) -> None:
         ("float32_matmul_precision", "highest", "PRECISION", 0),
         ("cudnn.benchmark", False, "BENCHMARK", 0),
         ("default_dtype", "torch.float32", "DTYPE", 0),
+        ("cuda.matmul.allow_tf32", True, "TF32", 0),
         ("cProfile.Profile", "made", "CPROFILE", 0),
         ("torch.nn.DataParallel", "made", "PARALLEL", 0),
         ("anomaly", True, "ANOMALY", 1),

@@ -103,4 +103,4 @@ def test_what_is_written_out_has_the_backward_that_was_measured() -> None:
     assert found
     assert found.ns == pytest.approx(23 * MS)
     assert found.most_ns == pytest.approx((23 + 20 * MEASURED_ERROR_FRAC * 0.1) * MS)
-    assert "measured backward" in found.gain(2.0, 20.0).why
+    assert "their backward, ±" in found.gain(2.0, 20.0).why

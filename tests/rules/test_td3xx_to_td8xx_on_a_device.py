@@ -249,6 +249,24 @@ def test_written_out_attention_is_priced_by_all_that_touches_the_scores() -> Non
     assert gain_ends(Work(ops=wide, calls=6.0)) == (0.0, pytest.approx(80_000))
 
 
+def test_torchs_slow_attention_computes_half_precision_in_float32() -> None:
+    """Its products are float32, of operands that it scaled: the fused kernel takes them as they
+    were given."""
+    scores, heads = (32, 64, 64), (32, 64, 32)
+    ops_ = (
+        product("aten::bmm", (heads, (32, 32, 64)), 3e9, 90_000.0),
+        product("aten::bmm", (scores, heads), 3e9, 90_000.0),
+        product("aten::_softmax", (scores,), 0.0, 40_000.0),
+        product("aten::mul", (heads,), 0.0, 5_000.0),
+        product("aten::copy_", (heads, heads), 0.0, 5_000.0),
+        product("aten::gelu", ((4, 64, 512),), 0.0, 99_000.0),
+    )
+    gain = gain_on_device(0.0, Work(ops=ops_, calls=6.0), H100, 1.0, "bfloat16")
+    fused = 7_000.0
+    assert gain.low_ns == pytest.approx(220_000 - fused / FUSED_LOW_FRAC)
+    assert gain.high_ns == pytest.approx(230_000 - fused / FUSED_HIGH_FRAC)
+
+
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_bare_trace_shows_attention_by_its_shapes(taken: bool) -> None:
     """A softmax whose result no product takes weights nothing (a contrastive loss)."""

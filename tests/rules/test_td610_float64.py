@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.roofline import WITHOUT_TF32, OpWork, Roof, Work
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
-from tdiag.evidence.training import Layers, Modules
+from tdiag.evidence.training import Layers, Modules, Setting, Settings
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, device_time, loaders, module, op_line, ops, phases
@@ -122,3 +123,30 @@ def test_a_device_is_as_much_faster_as_its_data_sheet_says() -> None:
     found = finding(on_device.add(roof))
     assert found.at_best_ns == pytest.approx(74 * MS * (1 - 1 / 8))
     assert "8 times as fast, by the data sheet" in found.why_gain
+
+
+@pytest.mark.parametrize(
+    ("set_to", "op", "times"),
+    [
+        (None, "aten::mm", 2),  # 67 against 67 TFLOP/s, but half the bytes
+        (("float32_matmul_precision", "high"), "aten::mm", 8),
+        (("cuda.matmul.allow_tf32", True), "aten::mm", 8),
+        (("float32_matmul_precision", "highest"), "aten::mm", 2),
+        (None, "aten::cudnn_convolution", 8),  # uses TF32 unless it is forbidden
+    ],
+)
+def test_products_of_float32_use_tf32_only_where_it_is_allowed(
+    set_to: tuple[str, Any] | None, op: str, times: float
+) -> None:
+    roof = Roof(
+        flops_per_s={"float32": 496e12, "float64": 62e12, WITHOUT_TF32: 62e12},
+        bytes_per_s=((1 << 62, 3e12),), source="data sheet",
+    )  # fmt: skip
+    made = OpWork(name=op, dims=((8, 8), (8, 8)), dtype="float64", count=1.0, flops=1e6, moved=1e6,
+                  host_ns=MS, device_ns=MS)  # fmt: skip
+    evidence = fires().add(budget(device=True, compute=74), device_time(74), roof)
+    evidence.add(Work(ops=(made,), calls=1.0))
+    if set_to is not None:
+        setting = Setting(name=set_to[0], value=set_to[1], at=at(3), per_step=0.0)
+        evidence.add(Settings(settings=(setting,)))
+    assert finding(evidence).at_best_ns == pytest.approx(74 * MS * (1 - 1 / times))

@@ -56,6 +56,7 @@ def _by_name(view: TraceView, nested: Nested, steps: int) -> tuple[HostOp, ...]:
     alone[callers[callers >= 0]] = False
     on_host = np.bincount(names[alone], nested.self_ns[alone], size)
     total = np.bincount(names, nested.end - nested.start, size)
+    dtypes = _dtypes(view, nested)
     top = [i for i in np.argsort(-own, kind="stable")[:TOP_OPS] if counts[i]]
     return tuple(
         HostOp(
@@ -64,9 +65,22 @@ def _by_name(view: TraceView, nested: Nested, steps: int) -> tuple[HostOp, ...]:
             self_ns=float(own[i] / steps),
             total_ns=float(total[i] / steps),
             on_host_ns=float(on_host[i] / steps),
+            dtype=dtypes.get(int(i), ""),
         )
         for i in top
     )
+
+
+def _dtypes(view: TraceView, nested: Nested) -> dict[int, str]:
+    """Number of an op's name → the data type of its first tensor, in its first call with shapes."""
+    rows = nested.rows[view.trace.shapes[nested.rows] >= 0]
+    names, first = np.unique(view.trace.name[rows], return_index=True)
+    found = {}
+    for name, row in zip(names.tolist(), rows[first].tolist(), strict=True):
+        _, kinds = tensors(*view.trace.shape_texts[view.trace.shapes[row]])
+        if kinds:
+            found[name] = DTYPES.get(kinds[0], (kinds[0], 0))[0]
+    return found
 
 
 def _backward_of(
@@ -163,6 +177,13 @@ MATRIX = re.compile(
     r"^(aten::(mm|addmm|bmm|baddbmm|linear|(cudnn_|miopen_|mkldnn_|thnn_|slow_)?conv\w*|"
     r"_scaled_dot_product_\w*attention\w*|mkldnn_rnn_layer\w*)|mkldnn::\w+)$"
 )
+# torch's name and bytes per element, by the name in a trace.
+DTYPES = {
+    "float": ("float32", 4), "double": ("float64", 8), "c10::Half": ("float16", 2),
+    "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "long": ("int64", 8),
+    "int": ("int32", 4), "short": ("int16", 2), "signed char": ("int8", 1),
+    "unsigned char": ("uint8", 1), "bool": ("bool", 1), "c10::complex<float>": ("complex64", 8),
+}  # fmt: skip
 NOT_A_TENSOR = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "GenericList", "Float"})
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from tdiag.evidence.from_trace.device_work import issuing_ops
 from tdiag.evidence.from_trace.host_ops import (
+    DTYPES,
     NOT_A_TENSOR,
     Phase,
     created,
@@ -30,13 +31,6 @@ Dims = tuple[int, ...]
 
 COMPUTING = ("forward", "loss", "backward", "optimizer")
 
-# torch's name and bytes per element, by the name in a trace.
-DTYPES = {
-    "float": ("float32", 4), "double": ("float64", 8), "c10::Half": ("float16", 2),
-    "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "long": ("int64", 8),
-    "int": ("int32", 4), "short": ("int16", 2), "signed char": ("int8", 1),
-    "unsigned char": ("uint8", 1), "bool": ("bool", 1), "c10::complex<float>": ("complex64", 8),
-}  # fmt: skip
 # Indexing moves the rows it picks, not the whole table.
 PICKS = re.compile(r"::(index|embedding|gather|scatter|take|_index_put|masked_)\w*$")
 ONLY_WRITES = re.compile(r"::(fill|zero|uniform|normal|random|bernoulli|exponential)_$")

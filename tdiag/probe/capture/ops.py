@@ -52,6 +52,11 @@ CONVERSIONS = {
     "cpu": "cpu", "nonzero": "nonzero", "__repr__": "print", "__format__": "print",
     "__contains__": "in", "__len__": "len", "unique": "unique", "masked_select": "masked_select",
 }  # fmt: skip
+# Properties that are ops: their names → those of the functions that do the same.
+PROPERTIES = {
+    "T": "transpose", "mT": "transpose", "H": "transpose", "mH": "transpose", "real": "real",
+    "imag": "imag",
+}  # fmt: skip
 # Reading .grad, .shape or .data issues no op; backward's own ops are not Python's.
 NOT_OPS = {"__get__", "__set__", "backward", "requires_grad_", "register_hook"}
 PARAMETRIZE = os.path.join("torch", "nn", "utils", "parametrize.py")
@@ -165,6 +170,9 @@ class OpsCapture(Capture):
         self, func: Any, args: Any, kwargs: Any, result: Any, began: int, ended: int
     ) -> None:  # fmt: skip
         name = getattr(func, "__name__", "")
+        if name == "__get__":
+            of = getattr(getattr(func, "__self__", None), "__name__", "")
+            name = PROPERTIES.get(of, name)
         if name in NOT_OPS:
             self.input_gradients.touched(func, name, args)
             return

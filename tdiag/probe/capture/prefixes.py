@@ -40,6 +40,8 @@ class Prefixes:
         self.known: ByTensor[int] = ByTensor()  # tensor → number of its sequence
         # (sequence, id of a weight) → the shape that it was given last, and how often it has grown.
         self.given: dict[tuple[int, int], tuple[torch.Size, int]] = {}
+        # Number of a sequence → file and name of the user's function that makes it longer.
+        self.makers: dict[int, tuple[str, str]] = {}
 
     def seen(self, name: str, args: Any, result: Any, line: LineCalls, took: int) -> None:
         """A call returned."""
@@ -52,7 +54,7 @@ class Prefixes:
             if number is not None:
                 self._keep(result, number)
         elif name in LAYERS and len(args) > 1 and (number := self.known.get(args[0])) is not None:
-            self._computed(args[0].shape, (number, id(args[1])))
+            self._computed(name, args[0].shape, (number, id(args[1])))
         line.prefix += round(took * self.again)
 
     def backward_begins(self) -> None:
@@ -68,18 +70,29 @@ class Prefixes:
         else:
             self.again = 0.0
         self._keep(result, number)
+        if at := places.caller():
+            self.makers[number] = at[0], at[2]
 
-    def _computed(self, shape: torch.Size, key: tuple[int, int]) -> None:
+    def _computed(self, name: str, shape: torch.Size, key: tuple[int, int]) -> None:
         before, grown = self.given.get(key, (shape, 0))
         old, new = before.numel(), shape.numel()
         grows = len(before) == len(shape) and before[0] == shape[0] and 0 < old < new
         self.given[key] = shape, grown + 1 if grows else 0
         if grows and grown + 1 >= GROWN_OFTEN:
             self.again = old / new
-            at = places.caller_of_modules()
+            at = self._calling(key[0])
             line = self.lines.setdefault(tuple(at) if at else None, [0, 0, 0])
-            for number, more in enumerate((1, new, new - old)):
+            wide = shape[-1] if name == "linear" else shape[1] if name == "conv1d" else 1
+            for number, more in enumerate((1, new // wide, (new - old) // wide)):
                 line[number] += more
+
+    def _calling(self, number: int) -> list[Any] | None:
+        """The line that gives the model the sequence, in the function that makes it longer; that
+        which calls the outermost module where that function does not run now."""
+        maker = self.makers.get(number)
+        running = map(places.place_of, places.user_frames())
+        found = next((at for at in running if (at[0], at[2]) == maker), None)
+        return found or places.caller_of_modules()
 
     def _keep(self, tensor: Any, number: int) -> None:
         if isinstance(tensor, torch.Tensor):

@@ -17,22 +17,28 @@ from tdiag.diagnose import diagnose
 from tdiag.evidence.from_run import load_run
 from tdiag.model.diagnosis import Diagnosis
 
-FOLDER = Path(__file__).parent / "h100"
-LABELS: dict[str, dict[str, Any]] = json.loads((FOLDER / "labels.json").read_text())
-PLANTED = sorted(code for code in LABELS if code != "healthy")
+FOLDER = Path(__file__).parent
+LABELS: dict[str, dict[str, dict[str, Any]]] = {
+    file.parent.name: json.loads(file.read_text()) for file in FOLDER.glob("*/labels.json")
+}
+PLANTED = sorted(
+    (device, code) for device, labels in LABELS.items() for code in labels if code != "healthy"
+)
 # As scripts/gpu/cases.py: a program's steps differ by some per cent from run to run.
 WIDER_FRAC = 0.10
 
 
-def judged(name: str, folder: Path) -> Diagnosis:
-    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+def judged(device: str, name: str, folder: Path) -> Diagnosis:
+    with tarfile.open(FOLDER / device / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return diagnose(load_run(folder / "run"))
 
 
-@pytest.mark.parametrize("code", PLANTED)
-def test_the_planted_fault_is_found_with_its_class_line_and_gain(code: str, tmp_path: Path) -> None:
-    label, found = LABELS[code], judged(code, tmp_path)
+@pytest.mark.parametrize(("device", "code"), PLANTED)
+def test_the_planted_fault_is_found_with_its_class_line_and_gain(
+    device: str, code: str, tmp_path: Path
+) -> None:
+    label, found = LABELS[device][code], judged(device, code, tmp_path)
     finding = next((f for f in found.findings if f.code == code), None)
     assert finding is not None, (found.verdict, [f.code for f in found.findings])
     assert label["cls"] in (None, found.verdict.cls)
@@ -47,6 +53,6 @@ def test_the_planted_fault_is_found_with_its_class_line_and_gain(code: str, tmp_
 
 
 def test_the_healthy_training_is_healthy(tmp_path: Path) -> None:
-    found = judged("healthy", tmp_path)
+    found = judged("h100", "healthy", tmp_path)
     assert found.verdict.healthy, found.verdict
     assert [f.code for f in found.findings if not f.advisory] == []
