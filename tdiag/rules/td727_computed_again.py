@@ -19,10 +19,10 @@ Compute it once, keep the result in a variable, and pass it on. Parametrized wei
 within `with torch.nn.utils.parametrize.cached():`.
 
 ## How the gain is computed
-Low end: the time of each phase × the repeated calls' share of the time of its calls; of derivatives
-their own time, at most that of backward. High end: that and their backward, by its time by line; if
-that was not measured, by their share of the time of the calls that record gradients. A measured
-backward counts at the low end, too.
+The time of each phase × the repeated calls' share of the time of its calls; of derivatives their
+own time, at most that of backward. With their backward, by its time by line; if that was not
+measured, by their share of the time of the calls that record gradients, at the low end a quarter of
+that of other calls.
 
 ## When this advice is wrong
 If the repetition saves memory: keeping the result also keeps its graph until the backward pass.
