@@ -90,9 +90,13 @@ def run(case: Case, base: Path, speed: bool) -> dict[str, Any]:
 def measure(case: Case, slow: Path, fixed: Path, slow_ms: float) -> dict[str, Any]:
     """What the twin wins, bare; ``span``: the least and the largest ratio of a pair."""
     taken = in_turns(case, {"slow_ms": slow, "fixed_ms": fixed}, slow_ms, SECONDS)
+    return {**taken, **gain_of(taken)}
+
+
+def gain_of(taken: dict[str, list[float]]) -> dict[str, Any]:
+    """Of pairs of runs, slow and fixed."""
     ratios = [a / b for a, b in zip(*taken.values(), strict=True)]
-    span = [min(ratios), max(ratios)]
-    return {**taken, "measured": statistics.median(ratios), "span": span}
+    return {"measured": statistics.median(ratios), "span": [min(ratios), max(ratios)]}
 
 
 def run_drawn(

@@ -33,15 +33,15 @@ from pathlib import Path
 from typing import Any
 
 import sample_pairs
-from accuracy import measure
+from accuracy import gain_of, measure
 from planted.cases import CASES, Case
 from planted.running import start, write
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "trials.jsonl"
 TDIAG = str(Path(sys.executable).with_name("tdiag"))
-# Three pairs of processes, the fewest of a trial, whatever they say; six where they are quick.
-NOTHING_S, TWIN_S = 20.0, 40.0
+# 20: three pairs of processes, the fewest of a trial, whatever they say; six where they are quick.
+NOTHING_S, TWIN_S = 20.0, 180.0  # the latter is the default of `tdiag try`
 LONGEST_S = 300.0
 # One thread each in `gate_programs.py`: what `torch.num_threads=1` leaves as it is.
 ONE_THREAD = ("tiny", "adam", "checkpoints", "workers", "python", "starved", "units", "buffers")
@@ -115,17 +115,21 @@ def nothings(rows: list[Row], rounds: int) -> Iterator[Task]:
 
 
 def twin(case: Case, base: Path) -> Row:
-    """The bare runs first: they write the files that a case reads, which two at once would not."""
+    """Bare runs before and after the trial, because the machine's speed drifts; those before also
+    write the files that a case reads, which two at once would not."""
     slow = write(case.files(False), base / case.name / "slow")
     fixed = write(case.files(True), base / case.name / "fixed")
     recorded = {row["name"]: row for row in rows_of(HERE / "accuracy.jsonl")}
-    bare = measure(case, slow, fixed, recorded[case.name]["step_ms"])
+    step_ms = recorded[case.name]["step_ms"]
+    before = measure(case, slow, fixed, step_ms)
     change = case.waste.change.replace("$CORES", str(len(os.sched_getaffinity(0))))
     words = ["try", "--json", "--yes", "-q", f"--time-budget={TWIN_S:g}", "--set", change]
     done = start(case, [TDIAG, *words, *case.command()], slow)
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-500:]}")
-    return result(json.loads(done.stdout)["tried"][0]) | bare
+    after = measure(case, slow, fixed, step_ms)
+    bare = {name: [*before[name], *after[name]] for name in ("slow_ms", "fixed_ms")}
+    return result(json.loads(done.stdout)["tried"][0]) | bare | gain_of(bare)
 
 
 def twins(rows: list[Row], _: int) -> Iterator[Task]:

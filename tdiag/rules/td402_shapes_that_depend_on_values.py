@@ -73,12 +73,12 @@ def check(
     calls = (
         f"{plural(round(times, 1), 'call')} whose result size depends on values{where(worst.at)}"
     )
-    spent = f" Their kernels take {per_step(gathering, budget.step_ns)}." if gathering else ""
+    costs = [(idle, "the device idles {} after them"), (gathering, "their kernels take {}")]
+    said = [
+        text.format(per_step(x, budget.step_ns)) for x, text in sorted(costs, reverse=True) if x
+    ]
     return Found(
-        summary=(
-            f"The device idles {per_step(idle, budget.step_ns)} after {calls}{where(worst.at)}."
-            f"{spent}"
-        ),
+        summary=f"{calls}: {', and '.join(said)}.",
         evidence=(
             count("synchronisations of these lines", times, "ops", "per_step"),
             *((ns("kernels that find and gather", gathering, "trace"),) if gathering else ()),

@@ -58,12 +58,16 @@ def check(
     fixed = cost_of(part.lines, phases, ops, dispatch).dispatch_ns if dispatch else 0.0
     again = 1 - most.new / most.positions
     place = where(most.at)
+    and_backward = ""
+    if part.backward_ns:
+        times = f"{duration(part.backward_ns)} ({percent(part.backward_ns / budget.step_ns)})"
+        and_backward = f", its backward {times}"
     backward = f", and {part.share.at_most}" if part.backward_ns else ""
     return Found(
         summary=(
             f"The model is called{place} {most.calls:.0f} times per step on a sequence that grows:"
             f" {percent(again)} of what it is given there it was given before. Computing that again"
-            f" takes {duration(total)} ({percent(total / budget.step_ns)})."
+            f" takes {duration(total)} ({percent(total / budget.step_ns)}){and_backward}."
         ),
         evidence=(
             count("positions computed", most.positions, "ops", "per_step"),
