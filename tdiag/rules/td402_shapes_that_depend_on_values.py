@@ -74,9 +74,8 @@ def check(
         f"{plural(round(times, 1), 'call')} whose result size depends on values{where(worst.at)}"
     )
     costs = [(idle, "the device idles {} after them"), (gathering, "their kernels take {}")]
-    said = [
-        text.format(per_step(x, budget.step_ns)) for x, text in sorted(costs, reverse=True) if x
-    ]
+    costs.sort(reverse=True)
+    said = [what.format(per_step(spent, budget.step_ns)) for spent, what in costs if spent]
     return Found(
         summary=f"{calls}: {', and '.join(said)}.",
         evidence=(

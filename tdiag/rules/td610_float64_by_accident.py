@@ -20,9 +20,9 @@ CPU: `float32` halves the bytes and doubles the vector width, so at least 2 time
 do work; at most 3.9 times in measurements. Device: at best `float32` is as many times as fast as
 the data sheet says, but at least twice, 64 times if that is unknown (replayed if the trace allows
 it); at worst nothing changes, because kernels are too short. Matrix products in `float32` use TF32
-only where the program allows it, convolutions always. If calls take no longer than their fixed
-cost, or were not counted, nothing is predicted. If only a part of the model is `float64`: the same
-for its share of the traced operations' time, with half the low end.
+only where the program allows it, convolutions unless it forbids it. If calls take no longer than
+their fixed cost, or were not counted, nothing is predicted. If only a part of the model is
+`float64`: the same for its share of the traced operations' time, with half the low end.
 
 ## When this advice is wrong
 Ill-conditioned solvers, long sums and some physics need `float64`: compare the losses.
@@ -219,7 +219,8 @@ def _tf32(settings: Settings | None, work: Work | None) -> bool:
     )
     if settings is not None and any(settings.last(*one) for one in allowed):
         return True
-    return work is None or any(map(convolves, work.ops))
+    forbidden = settings is not None and settings.last("cudnn.allow_tf32", False)
+    return work is None or (not forbidden and any(map(convolves, work.ops)))
 
 
 def _set(settings: Settings | None) -> Place | None:

@@ -36,7 +36,7 @@ from tdiag.evidence.device import DeviceParts, DeviceTime
 from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import FusedAttention, HostOp, HostOps, Ops
+from tdiag.evidence.torch_ops import FusedAttention, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
@@ -100,7 +100,7 @@ def check(
     gain = None
     if on_device:
         scale = budget.step_ns / traced.mean_ns
-        gain = gain_on_device(on_device, work, roof, scale, max(slow, key=_time).dtype)
+        gain = gain_on_device(on_device, work, roof, scale, slow[0].dtype)
     # Dropout alone is a choice of how to train, and the default of many models.
     elif not budget.has_device and why != [DROPOUT]:
         gain = _gain(budget, inside, NO_DROPOUT_HIGH if DROPOUT in why else FUSED_HIGH)
@@ -120,10 +120,6 @@ def check(
         gain=gain,
         at=place,
     )
-
-
-def _time(op: HostOp) -> float:
-    return op.total_ns
 
 
 def _gain(budget: Budget, inside: float, most: Threshold) -> Gain:

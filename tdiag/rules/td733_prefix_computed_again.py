@@ -58,16 +58,16 @@ def check(
     fixed = cost_of(part.lines, phases, ops, dispatch).dispatch_ns if dispatch else 0.0
     again = 1 - most.new / most.positions
     place = where(most.at)
-    and_backward = ""
+    its_backward = with_backward = ""
     if part.backward_ns:
-        times = f"{duration(part.backward_ns)} ({percent(part.backward_ns / budget.step_ns)})"
-        and_backward = f", its backward {times}"
-    backward = f", and {part.share.at_most}" if part.backward_ns else ""
+        share = percent(part.backward_ns / budget.step_ns)
+        its_backward = f", its backward {duration(part.backward_ns)} ({share})"
+        with_backward = f", and {part.share.at_most}"
     return Found(
         summary=(
             f"The model is called{place} {most.calls:.0f} times per step on a sequence that grows:"
             f" {percent(again)} of what it is given there it was given before. Computing that again"
-            f" takes {duration(total)} ({percent(total / budget.step_ns)}){and_backward}."
+            f" takes {duration(total)} ({percent(total / budget.step_ns)}){its_backward}."
         ),
         evidence=(
             count("positions computed", most.positions, "ops", "per_step"),
@@ -87,7 +87,7 @@ def check(
         gain=Gain(
             max(0.0, total + part.least_backward_ns - fixed) * LOW_END_FRAC,
             max(0.0, total + part.most_backward_ns - fixed),
-            f"high end: the {duration(total)}{backward}, without the fixed cost of the calls"
+            f"high end: the {duration(total)}{with_backward}, without the fixed cost of the calls"
             f" ({duration(fixed)}); low end: half of that.",
             part.phases if part.backward_ns else tuple(part.spent),
         ),

@@ -133,6 +133,7 @@ def test_a_device_is_as_much_faster_as_its_data_sheet_says() -> None:
         (("cuda.matmul.allow_tf32", True), "aten::mm", 8),
         (("float32_matmul_precision", "highest"), "aten::mm", 2),
         (None, "aten::cudnn_convolution", 8),  # uses TF32 unless it is forbidden
+        (("cudnn.allow_tf32", False), "aten::cudnn_convolution", 2),
     ],
 )
 def test_products_of_float32_use_tf32_only_where_it_is_allowed(

@@ -26,6 +26,17 @@ def test_the_fixed_cost_of_the_calls_remains() -> None:
     assert won(free) - won(rule.fires()) == pytest.approx(1600 * 1500 / MS)
 
 
+def test_the_backward_of_a_model_that_learns_from_it_counts() -> None:
+    """All calls of the model record gradients: 50 of the 66 ms of such calls, so most of 9 ms."""
+    evidence = rule.fires().add(Dispatch(op_ns=0, grad_op_ns=0))
+    ops = evidence.get(Ops)
+    assert ops is not None
+    model, loss = ops.lines
+    learning = replace(ops, lines=(replace(model, grad_calls=model.calls), loss))
+    without = won(evidence)
+    assert 50 / 66 * 9 < won(evidence.add(learning)) - without <= 9
+
+
 def test_a_device_shows_no_time_of_calls_where_their_work_was_not_counted() -> None:
     evidence = rule.fires()
     step = evidence.facts.pop(next(kind for kind in evidence.facts if kind.__name__ == "Budget"))
