@@ -45,6 +45,7 @@ def constant_share(folder: Path, made: str, after: str = "pass") -> float:
         "self.near @ self.near",
         "self.scale @ self.scale",
         "self.near @ self.near.T",
+        "torch.fft.fft(self.near).real @ self.near",
         "torch.ones(64, 64).tril().log()",
         "torch.sin(torch.arange(64) / 10000.0 * self.near)",
     ],
