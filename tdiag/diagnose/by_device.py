@@ -20,6 +20,7 @@ from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, held
 from tdiag.rules.call_parts import recorded_ns
+from tdiag.rules.device_waits import ISSUING
 
 WHY = (
     "The device's time is divided among the calls by their estimated work; at the low end theirs"
@@ -33,6 +34,8 @@ WRONG_TIMES = Threshold(
     " and TD728, docs/gpu-validation.md).",
 )
 BEFORE_BACKWARD = ("prepare", "forward", "loss")
+# Of the host, in the replay of a trace (tdiag.evidence.replay): without the optimizer's.
+ISSUED_TAGS = ("call", "host launch")
 
 
 def priced_by_device(evidence: Evidence) -> Mapping[type[Kind], Kind]:
@@ -84,9 +87,10 @@ def _updating(kernels: Kernels | None) -> float:
     return sum(x.device_ns for x in families if x.family == "optimizer")
 
 
-def of_device(found: Found, budget: Budget) -> Found:
+def of_device(found: Found, budget: Budget, issued: tuple[float, float] = (0.0, 0.0)) -> Found:
     """What the rule found, with its gain in the device's part of the budget, and wider: the work is
-    an estimate."""
+    an estimate. ``issued``: the share of the host's calls that need not be issued any more, at the
+    low end and at the high end, 0..1 (:func:`spared`)."""
     evidence = tuple(
         replace(x, source="trace") if x.source == "baseline" else x for x in found.evidence
     )
@@ -97,14 +101,30 @@ def of_device(found: Found, budget: Budget) -> Found:
         high = _if_wrong(gain.high_ns, held(budget, "compute"), WRONG_TIMES)
         gain = with_fields(
             gain,
-            components=("compute",),
+            components=("compute", *ISSUING) if issued[1] else ("compute",),
             why=why,
             low_ns=low,
             high_ns=high,
-            low_cuts=_shortened(low, held(budget, "compute")),
-            high_cuts=_shortened(high, held(budget, "compute")),
+            low_cuts=_shortened(low, held(budget, "compute")) | _fewer(issued[0]),
+            high_cuts=_shortened(high, held(budget, "compute")) | _fewer(issued[1]),
         )
     return with_fields(found, evidence=evidence, gain=gain)
+
+
+def spared(by_host: Found | None, phases: Phases) -> tuple[float, float]:
+    """The share of the model's and the loss's time on the host that the fix spares, at the low end
+    and at the high end, 0..1. ``by_host``: what the rule finds by the host's clock, which shows how
+    long the calls take to issue."""
+    whole = sum(phases.wall_ns.get(name, 0.0) for name in (*BEFORE_BACKWARD, "backward"))
+    if by_host is None or by_host.gain is None or not whole:
+        return 0.0, 0.0
+    low, high = (ns / whole for ns in (by_host.gain.low_ns, by_host.gain.high_ns))
+    return min(1.0, max(0.0, low)), min(1.0, max(0.0, high))
+
+
+def _fewer(share: float) -> dict[str, float]:
+    """The host issues this share less of the work of the model and the loss."""
+    return dict.fromkeys(ISSUED_TAGS, 1 - share) if share else {}
 
 
 def _shortened(saved: float, whole: float) -> dict[str, float]:

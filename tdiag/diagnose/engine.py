@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from tdiag.diagnose.by_device import of_device, priced_by_device
+from tdiag.diagnose.by_device import of_device, priced_by_device, spared
 from tdiag.diagnose.cores_back import with_cores_back
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.machine import Environment
@@ -76,16 +77,17 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
     budget = evidence.get(Budget)
     by_device = rule.by_work and budget is not None and budget.has_device
     try:
+        by_host = arguments
         if by_device:
             priced = priced_by_device(evidence)
-            arguments |= {
+            arguments = arguments | {
                 name: priced[kind] for name, (kind, _) in needs(rule).items() if kind in priced
             }
         found = rule.check(**arguments)
         if found is None:
             return None
         if by_device and budget is not None:
-            found = of_device(found, budget)
+            found = _of_device(rule, found, by_host, budget, evidence.get(Phases))
         return _finding(rule, found, evidence)
     except Abstain as lacking:
         return Abstained(rule.code, rule.name, str(lacking))
@@ -93,6 +95,15 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
     except Exception as fault:
         what = f"the rule itself failed: {type(fault).__name__}: {fault}"
         return Abstained(rule.code, rule.name, what)
+
+
+def _of_device(
+    rule: Rule, found: Found, by_host: Mapping[str, Any], budget: Budget, phases: Phases | None
+) -> Found:
+    """``by_host``: the rule's arguments with the host's times."""
+    if found.gain is None or not found.gain.calls_go or phases is None:
+        return of_device(found, budget)
+    return of_device(found, budget, spared(rule.check(**by_host), phases))
 
 
 def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:

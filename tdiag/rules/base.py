@@ -51,6 +51,8 @@ class Gain:
     (:mod:`tdiag.diagnose.replayed`); an end without cuts stays, at most the high end.
     ``fetches``: the fix spares fetches some of their work, and so gives cores back that workers
     take from the computing (:func:`tdiag.diagnose.cores_back.with_cores_back`).
+    ``calls_go``: the fix spares whole calls, which then need not be issued to a device either
+    (:mod:`tdiag.diagnose.by_device`).
     """
 
     low_ns: float
@@ -60,6 +62,7 @@ class Gain:
     low_cuts: Mapping[str, float] = field(default_factory=dict)
     high_cuts: Mapping[str, float] = field(default_factory=dict)
     fetches: bool = False
+    calls_go: bool = False
 
 
 @dataclass(frozen=True)

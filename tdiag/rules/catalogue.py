@@ -143,7 +143,7 @@ BY_WORK = (
     "the gain is computed in the same way from the device's time in forward and in backward, which"
     " is divided among the calls by their estimated work: bytes moved, or arithmetic. At the low"
     " end their work takes half as long as that of others, for the same estimate, at the high end"
-    " twice."
+    " twice. If the fix spares whole calls, the host's time to issue them goes, too."
 )
 
 

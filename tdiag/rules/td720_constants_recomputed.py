@@ -79,6 +79,7 @@ def check(
             total,
             f"high end: all of the {duration(total)}; low end: three quarters of it.",
             tuple(part.spent),
+            calls_go=True,
         ),
         at=place,
     )

@@ -95,6 +95,7 @@ def check(
             else f"the {duration(total)}, and their backward: at the low end a quarter of that of"
             " other calls.",
             tuple(dict.fromkeys((*spent, "backward"))),
+            calls_go=True,
         ),
         at=called_at or worst.at,
     )

@@ -77,6 +77,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             total,
             f"high end: all of the {duration(total)}; low end: three quarters of it.",
             tuple(part.spent),
+            calls_go=True,
         ),
         at=worst,
     )

@@ -16,7 +16,8 @@ Keep them as one parameter, of one row each: `nn.Parameter(torch.randn(n, size))
 ## How the gain is computed
 High end: the optimizer's time without these tensors, as if each of its tensors took as long, the
 join, and the share of the backward that comes from it; if backward was not measured by line, that
-may take four times as long as for other calls. Low end: half of it.
+may take four times as long as for other calls. Low end: half of it, or all but five times the least
+time that this machine needs for the work of the whole step, whichever is more.
 
 ## When this advice is wrong
 If the parameters have different shapes, or settings of their own in the optimizer.
@@ -24,6 +25,7 @@ If the parameters have different shapes, or settings of their own in the optimiz
 
 from __future__ import annotations
 
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
@@ -33,6 +35,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
+from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, best_of_step_ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
 
@@ -48,7 +51,14 @@ MIN_JOINED = Threshold(
 )
 
 
-def check(budget: Budget, phases: Phases, ops: Ops, optimizers: Optimizers) -> Found | None:
+def check(
+    budget: Budget,
+    phases: Phases,
+    ops: Ops,
+    optimizers: Optimizers,
+    work: Work | None,
+    roof: Roof | None,
+) -> Found | None:
     worst = max(ops.lines, key=lambda x: x.joined, default=None)
     tensors = sum(x.tensors for x in optimizers.optimizers)
     joined = worst.joined if worst else 0
@@ -62,6 +72,12 @@ def check(budget: Budget, phases: Phases, ops: Ops, optimizers: Optimizers) -> F
         return None
     joining = part.ns
     updating = phases.wall_ns.get("optimizer", 0.0) * min(1.0, joined / tensors)
+    least = updating + joining + part.least_backward_ns
+    low, kept = least * LOW_END_FRAC, "half of this is saved"
+    best = best_of_step_ns(work, roof)
+    if best is not None and least - best / LITTLE_WORK_FRAC > low:
+        low = least - best / LITTLE_WORK_FRAC
+        kept = f"the work of the whole step stays, {1 / LITTLE_WORK_FRAC:.0f} times its least time"
     return Found(
         summary=(
             f"{joined} parameters are joined{where(worst.at)} in every step, and updated one by"
@@ -82,10 +98,10 @@ def check(budget: Budget, phases: Phases, ops: Ops, optimizers: Optimizers) -> F
             "code = self.codes[ids]  # not torch.stack(list(self.codes))[ids]",
         ),
         gain=Gain(
-            (updating + joining + part.least_backward_ns) * LOW_END_FRAC,
+            low,
             updating + joining + part.most_backward_ns,
             "high end: nothing is left of them in the update and the join, with"
-            f" {part.share.at_most}; low end: half of this is saved.",
+            f" {part.share.at_most}; low end: {kept}.",
             ("optimizer", *part.phases),
         ),
         at=worst.at,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tdiag.diagnose.by_device import of_device
+from tdiag.diagnose.by_device import of_device, spared
 from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.replay import Replay
@@ -96,10 +96,10 @@ def test_rules_by_work_say_so_on_their_pages() -> None:
     assert "TD728" in by_work
 
 
-def priced(gain_ms: float, step: Budget) -> Gain:
-    """A gain that the calls' work was estimated for."""
+def priced(gain_ms: float, step: Budget, issued: float = 0.0) -> Gain:
+    """A gain that the calls' work was estimated for, and the share of calls that go with it."""
     gain = Gain(gain_ms * MS, gain_ms * MS, "all of it", ("forward", "backward"))
-    found = of_device(Found("wasted", (), Fix("do not", "safe"), gain), step).gain
+    found = of_device(Found("wasted", (), Fix("do not", "safe"), gain), step, (issued, issued)).gain
     assert found is not None
     return found
 
@@ -123,3 +123,37 @@ def test_the_host_may_be_the_limit_where_the_device_has_less_to_do(tmp_path: Pat
     limited = replayed(gain, Evidence().add(step, replay), step)
     assert gain.low_ns > 1.6 * MS
     assert MS < limited.low_ns <= 28 / 40 * 2 * MS
+
+
+def test_what_need_not_be_computed_need_not_be_issued(tmp_path: Path) -> None:
+    """The device works for 4 µs of the 14 or more that each kernel costs the host: half of the
+    kernels are half of the step, if they go, and nothing, if they only get shorter."""
+    layers: list[Operation] = [("op", 12.0), ("kernel", "ampere_sgemm_128x64", 4.0)]
+    replay = evidence_of(tmp_path, Machine().run([layers * 50] * 5)).get(Replay)
+    assert replay is not None
+    step = budget(device=True, compute=0.2, launch=0.5)
+    shorter, fewer = (
+        replayed(priced(0.1, step, issued), Evidence().add(step, replay), step)
+        for issued in (0.0, 0.5)
+    )
+    assert shorter.high_ns < 0.05 * step.step_ns
+    assert 0.4 * step.step_ns < fewer.low_ns <= fewer.high_ns < 0.55 * step.step_ns
+    assert "launch" in fewer.components
+
+
+def test_the_hosts_clock_tells_how_many_calls_go() -> None:
+    """Of the 30 ms on the host, the calls that repeat take 8 with their backward, at least 7."""
+    by_host = Found("again", (), Fix("once", "safe"), Gain(7 * MS, 8 * MS, "", ("forward",)))
+    times = phases(forward=10, backward=20, optimizer=50)
+    assert spared(by_host, times) == pytest.approx((7 / 30, 8 / 30))
+    assert spared(None, times) == (0.0, 0.0)
+
+
+def test_only_rules_whose_fix_spares_calls_look_at_the_hosts_clock() -> None:
+    """The repeated projection costs the device nothing to speak of, and the host a quarter."""
+    again = replace(op_line(20, "forward", 20, elapsed_ns=MS), work_ns=0.2 * MS, again_ns=MS)
+    rest = replace(op_line(24, "forward", 60, elapsed_ns=3 * MS), work_ns=1.8 * MS)
+    counted = evidence().add(ops(replace(again, again_ns=0.95 * MS), rest))
+    found = run_rule(find("TD727"), counted)
+    assert isinstance(found, Finding)
+    assert found.components == ("compute", "other")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .counted import share_of_line
+from .counted import check_share
 
 SCRIPT = """
 import torch
@@ -33,9 +33,9 @@ for step in range(100_000):
 """
 
 
-def share(folder: Path, made: str) -> float:
-    """Of the time of the calls at the line of ``made``."""
-    return share_of_line(folder, SCRIPT.format(made=made), 10, lambda x: x.again_ns)
+def check(folder: Path, made: str, least: float = 0.0, most: float = 1.0) -> None:
+    """The share of repeated work in the time of the calls at the line of ``made``."""
+    check_share(folder, SCRIPT.format(made=made), 10, lambda x: x.again_ns, least, most)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def share(folder: Path, made: str) -> float:
     ],
 )
 def test_what_is_repeated(tmp_path: Path, made: str) -> None:
-    assert share(tmp_path, made) > 0.5
+    check(tmp_path, made, least=0.5)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_is_repeated(tmp_path: Path, made: str) -> None:
     ],
 )
 def test_what_is_not(tmp_path: Path, made: str) -> None:
-    assert share(tmp_path, made) < 0.2
+    check(tmp_path, made, most=0.2)
 
 
 PARAMETRIZED = SCRIPT.replace(
@@ -88,5 +88,5 @@ def test_a_parametrized_weight_is_computed_at_each_use(
     made: str, found: bool, tmp_path: Path
 ) -> None:
     code = PARAMETRIZED.format(made=made)
-    share = share_of_line(tmp_path, code, 11, lambda x: min(x.again_ns, x.parametrized_ns))
-    assert (share > 0.5) is found
+    ends = (0.5, 1.0) if found else (0.0, 0.5)
+    check_share(tmp_path, code, 11, lambda x: min(x.again_ns, x.parametrized_ns), *ends)

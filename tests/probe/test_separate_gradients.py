@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .counted import share_of_line
+from .counted import check_share
 
 SCRIPT = """
 import torch
@@ -47,4 +47,4 @@ def test_later_calls_count_where_they_go_the_same_way(
     u: str, first: str, later: str, least: float, most: float, tmp_path: Path
 ) -> None:
     script = SCRIPT.format(u=u, first=first, later=later)
-    assert least <= share_of_line(tmp_path, script, 13, lambda x: x.separate_ns) <= most
+    check_share(tmp_path, script, 13, lambda x: x.separate_ns, least, most)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .counted import at_line, share_of_line
+from .counted import at_line, check_share
 
 SCRIPT = """
 import torch
@@ -37,9 +37,9 @@ RATIO = (
 LOSS = "nn.functional.cross_entropy(made.flatten(0, 1), self.labels.flatten(){more})"
 
 
-def share(folder: Path, used: str) -> float:
-    """Of the time of the calls at the line of the head."""
-    return share_of_line(folder, SCRIPT.format(used=used), 11, lambda x: x.thrown_away_ns)
+def check(folder: Path, script: str, least: float = 0.0, most: float = 1.0) -> None:
+    """The share of what is thrown away in the time of the calls at the line of the head."""
+    check_share(folder, script, 11, lambda x: x.thrown_away_ns, least, most)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def share(folder: Path, used: str) -> float:
     ],
 )
 def test_what_is_not_used(tmp_path: Path, used: str) -> None:
-    assert share(tmp_path, used) > 0.5
+    check(tmp_path, SCRIPT.format(used=used), least=0.5)
 
 
 def test_layers_that_a_library_calls_at_one_line_are_told_apart(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_layers_that_a_library_calls_at_one_line_are_told_apart(tmp_path: Path) 
     script = SCRIPT.replace("nn.Linear(64, 64)", deep)
     script = script.replace("self.head(self.body(x))", "nn.Sequential(self.body, self.head)(x)")
     script = script.format(used="made[:, -1]")
-    assert share_of_line(tmp_path, script, 11, lambda x: x.thrown_away_ns) > 0.2
+    check(tmp_path, script, least=0.2)
 
 
 AFTER = SCRIPT.replace("loss = net(", "scores = net(").replace(
@@ -92,8 +92,7 @@ def test_what_a_metric_uses_after_the_step_is_used(
     metric: str, least: float, tmp_path: Path
 ) -> None:
     script = AFTER.format(used="made") + f"    {metric}\n"
-    found = share_of_line(tmp_path, script, 11, lambda x: x.thrown_away_ns)
-    assert found > least if least else found == 0
+    check(tmp_path, script, least, most=1.0 if least else 0.0)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +110,7 @@ def test_what_a_metric_uses_after_the_step_is_used(
     ],
 )
 def test_what_is_used(tmp_path: Path, used: str) -> None:
-    assert share(tmp_path, used) < 0.1
+    check(tmp_path, SCRIPT.format(used=used), most=0.1)
 
 
 GATED = """
@@ -152,5 +151,4 @@ def test_rows_that_a_gate_leaves(
     gate: int, used: str, least: float, most: float, tmp_path: Path
 ) -> None:
     script = GATED.format(open=gate, used=used)
-    found = share_of_line(tmp_path, script, 11, lambda x: x.thrown_away_ns)
-    assert least <= found <= most
+    check(tmp_path, script, least, most)

@@ -1,0 +1,34 @@
+"""TD738 beyond its example: what the work of the step leaves of its gain."""
+
+from __future__ import annotations
+
+import pytest
+
+from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.model.diagnosis import Finding
+from tdiag.rules.catalogue import find
+
+RULE = find("TD738")
+ROOF = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e9),), source="measured")
+
+
+@pytest.mark.parametrize(
+    ("best_ms", "low"),
+    [
+        (None, 1.6),  # half of it
+        (10.0, 1.6),  # five times as much is more than half
+        (1.0, 2.9),  # all but 5 of 58 ms; a quarter of the other calls' backward is theirs, too
+    ],
+)
+def test_the_low_end_leaves_half_or_the_work_of_the_step(best_ms: float | None, low: float) -> None:
+    evidence = RULE.fires()
+    if best_ms is not None:
+        product = OpWork(
+            name="aten::mm", dims=((8, 8), (8, 8)), dtype="float32", count=1,
+            flops=best_ms * 1e6, moved=0, host_ns=1e6, device_ns=None,
+        )  # fmt: skip
+        evidence.add(ROOF).add(Work(ops=(product,), calls=60))
+    found = run_rule(RULE, evidence)
+    assert isinstance(found, Finding) and found.speedup
+    assert found.speedup.low == pytest.approx(low, rel=0.05)
