@@ -84,12 +84,15 @@ def in_turns(
 ) -> dict[str, list[float]]:
     """Milliseconds a step of each side, a run of each right after another, their order reversed
     from turn to turn; ``seconds``: that the first side, with steps of ``slow_ms``, trains each
-    time, the others for up to four times as many steps."""
+    time. From the second turn on the others train as long, for up to four times as many steps."""
     steps = round(min(MOST, max(FEWEST, seconds * 1e3 / slow_ms)))
-    counts = [steps] + [min(2 * MOST, 4 * steps)] * (len(sides) - 1)
-    runs = list(zip(sides.items(), counts, strict=True))
+    first, *_ = sides
+    counts = dict.fromkeys(sides, steps)
     taken: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(PAIRS):
-        for (side, folder), count in runs if turn % 2 == 0 else reversed(runs):
-            taken[side].append(step_ms(case, folder, count))
+        for side in sides if turn % 2 == 0 else reversed(sides):
+            taken[side].append(step_ms(case, sides[side], counts[side]))
+        for side in sides:
+            faster = taken[first][-1] / taken[side][-1]
+            counts[side] = min(2 * MOST, round(steps * min(4.0, max(1.0, faster))))
     return taken
