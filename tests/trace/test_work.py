@@ -125,3 +125,16 @@ def test_an_op_in_backward_has_the_place_of_the_forward_op_that_made_it(tmp_path
         ("aten::mm", 64): (True, "forward"),
         ("aten::add", 32): (False, "train"),
     }
+
+
+def test_calls_of_one_function_are_one_op_of_its_work(tmp_path: Path) -> None:
+    """A stall of a call that was an op of its own would pass for work that takes this long."""
+    events = [step(1, 0, 500)]
+    for begin in (10, 60, 110):
+        events += [
+            span("python_function", "model.py(9): forward", begin, 30),
+            shaped("aten::tanh", begin + 2, 20, (32,)),
+        ]
+    work = evidence_of(tmp_path, events).get(Work)
+    assert work is not None
+    assert [(x.name, x.count, x.host_ns) for x in work.ops] == [("aten::tanh", 3, 60_000)]

@@ -47,8 +47,8 @@ class PythonStacks:
         self._modules: dict[int, str | None] = {-1: None}
 
     def locate(self, rows: Rows) -> tuple[list[Place | None], Rows]:
-        """The innermost user function around each event, None if unknown: a list of places, and for
-        each event its index in that list."""
+        """The innermost user function around each event, None if unknown: a list of places, each
+        once, however often it is called, and for each event its index in that list."""
         return self._nearest(rows, self._places, self._place)
 
     def modules(self, rows: Rows) -> tuple[list[str | None], Rows]:
@@ -74,9 +74,11 @@ class PythonStacks:
                     break
                 at = int(self._nested.parent[at])
             known.update(dict.fromkeys(path, known[at]))
+        values = [known[start] for start in starts.tolist()]
+        numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
         index = np.zeros(len(self._nested.rows) + 1, np.int64)
-        index[starts + 1] = np.arange(len(starts))
-        return [known[start] for start in starts.tolist()], index[around + 1]
+        index[starts + 1] = [numbers[value] for value in values]
+        return list(numbers), index[around + 1]
 
     def _place(self, row: int) -> Place | None:
         trace = self._trace
