@@ -3,9 +3,10 @@
 ## What it measures
 Products, differences and comparisons of two tensors whose result is at least eight times as large
 as both, and that are summed over a dimension by a later call: `(x[:, :, None] * w).sum(1)`,
-`(x[:, None] - y).pow(2).sum(-1)`. A comparison of all pairs counts if it selects among the values
-of one row, or is counted itself: `torch.logsumexp(risk.expand(n, n).masked_fill(t < t[:, None],
--inf), 1)`, `(t[:, None] < t).sum(1)`. The time of these calls and of their backward.
+`(x[:, None] - y).pow(2).sum(-1)`. Several that are added before the sum count alike. A comparison
+of all pairs counts if it selects among the values of one row, or is counted itself:
+`torch.logsumexp(risk.expand(n, n).masked_fill(t < t[:, None], -inf), 1)`,
+`(t[:, None] < t).sum(1)`. The time of these calls and of their backward.
 
 ## Why it is slow
 The large tensor is written to memory and read again, forward and backward. A matrix product never

@@ -43,6 +43,7 @@ def line_of(folder: Path, made: str) -> OpLine:
     ("made", "kind"),
     [
         ("(x[:, :, None] * weight).sum(1)", "product"),
+        ("(x[:, :, None] * weight - x[:, :, None] * weight.mT).sum(1)", "product"),
         ("(x[:, None] - weight).pow(2).sum(-1)", "difference"),
         ("(x[:, None] - weight).abs().sum(dim=-1)", "difference"),
         ("(x[:, None] - weight).norm(dim=-1)", "difference"),

@@ -62,6 +62,8 @@ BETWEEN = {
     ENLARGED: set(),
 }  # fmt: skip
 PRODUCTS = ("mul", "__mul__", "__rmul__", "div", "__truediv__")
+# Of two of a kind: what sums the result sums both.
+ADDS = ("add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__")
 SUMS = {
     PRODUCT: {"sum"},
     DIFFERENCE: {"sum", "norm", "vector_norm", "linalg_vector_norm"},
@@ -117,6 +119,9 @@ class Contractions:
             self._used(name, args, kwargs, given, result, large[0], (line, elapsed))
         elif large and name not in PRODUCTS and all(x.kind == OUTER for x in large):
             self._whole(name, OUTER, args, result, large, (line, elapsed))
+        elif large and name in ADDS and {x.kind for x in large} in ({PRODUCT}, {DIFFERENCE}):
+            calls = (*(made for x in large for made in x.calls), (line, elapsed))
+            self._keep(result, large[0].kind, calls)
         elif name in SPREADS and (name != "einsum" or _is_outer(args)):
             most = max(map(_stored, given), default=0)
             if isinstance(result, torch.Tensor) and result.numel() >= LARGER * max(most, 1):
