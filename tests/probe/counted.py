@@ -41,6 +41,6 @@ def check_share(
         (folder / run).mkdir()
         lines = at_line(folder / run, script, line)
         shares.append(sum(map(part, lines)) / (sum(x.elapsed_ns for x in lines) or 1.0))
-        if least <= shares[0] <= most:
+        if run == "a" and least <= shares[0] <= most:
             return
     assert least <= statistics.median(shares) <= most, shares
