@@ -4,8 +4,8 @@
 The time of each phase over the steps that ran without a profiler: its slope with the step number
 (Theil-Sen, with its 95 % interval), from the shortest times of groups of steps. Reported if both
 halves of the run grow, if the phase does not fall back (as with each epoch), if it grows more than
-the computing around it, and if the growth is noticeable. Nothing is reported for a minute with busy
-neighbours.
+the computing around it, if no other phase grew more but unsteadily, and if the growth is
+noticeable. Nothing is reported for a minute with busy neighbours.
 
 A run without `--profiling` goes on after its profiled windows, which take a minute at most. Then
 eight steps are timed whenever the run has lasted a twentieth longer, and stacks are sampled again

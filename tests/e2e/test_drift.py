@@ -23,8 +23,9 @@ while time.perf_counter() < until:
         loss = torch.nn.functional.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
-        history.append(loss.item())
-        mean = sum(loss * loss + loss**3 - loss**5 for loss in history) / len(history)  # steeply
+        # Steeply: whatever the machine's speed, a step three times as late takes thrice as long.
+        history += [loss.item()] * (1 + len(history) // 2000)
+        mean = sum(loss * loss + loss**3 - loss**5 for loss in history) / len(history)
 print("trained")
 """
 

@@ -150,6 +150,18 @@ def test_hours_later_a_jump_is_no_growth(jump: int, tmp_path: Path) -> None:
     assert late(tmp_path, lambda number: 1.0 if number < jump else 4.0).phases == ()
 
 
+@pytest.mark.parametrize("until", [0, 12_000])
+def test_beside_a_phase_that_grew_more_but_not_for_long_no_other_is_named(
+    until: int, tmp_path: Path
+) -> None:
+    """Whatever made that phase longer may have made this one longer, too."""
+    found = late(
+        tmp_path, lambda number: 1.0 + 0.002 * min(number, until),
+        backward_ms=lambda number: 3 + 0.0001 * number,
+    )  # fmt: skip
+    assert [phase.phase for phase in found.phases] == ([] if until else ["backward"])
+
+
 def test_hours_later_noise_is_no_growth(tmp_path: Path) -> None:
     noise = random.Random(4)
     found = late(tmp_path, lambda number: 1 + noise.random())

@@ -106,9 +106,11 @@ def _growing(
     per_step: dict[str, float],
 ) -> tuple[PhaseGrowth, ...]:
     """``numbers``: the steps' numbers; ``table``: steps × PHASES; ``half``: the first group of the
-    second half; ``per_step``: phases of the clean steps, ns ÷ the number of those steps."""
+    second half; ``per_step``: phases of the clean steps, ns ÷ the number of those steps. Without
+    the phases that grow less than one that grows unsteadily: what disturbs that one, such as a
+    machine whose speed changes, may be all of their growth."""
     computing = np.isin(PHASES, COMPUTING)
-    grown = []
+    grown, unsteady = [], 0.0
     for number, name in enumerate(PHASES):
         chosen = [int(group[table[group, number].argmin()]) for group in groups]
         at, mine = numbers[chosen].astype(np.float64), table[chosen, number]
@@ -120,14 +122,18 @@ def _growing(
         rest = rest if rest.any() else table[:, beside].sum(axis=1)
         # Where all of that takes longer alike, the machine does: other programs, heat.
         part = mine / np.maximum([rest[group].min() for group in groups], 1)
-        grows = slope_of(at, part)[1] > 0 and not _falls_back(part)
+        if slope_of(at, part)[1] <= 0 or _falls_back(part):
+            continue
         # Of a disturbance of all phases the part is free, of one of the others the time itself.
-        if grows and (_steady(at, part, half) or _steady(at, mine, half)):
+        if not (_steady(at, part, half) or _steady(at, mine, half)):
+            unsteady = max(unsteady, slope)
+        else:
             frac = min(1.0, least / per_step[name]) if per_step.get(name) else None
             late = min(1.0, float(np.median(least * at[half:] / mine[half:])))
             grown.append(PhaseGrowth(phase=name, slope_ns=slope, least_ns=least, most_ns=most,
                                      grown_frac=frac, late_frac=late))  # fmt: skip
-    return tuple(sorted(grown, key=lambda phase: -phase.slope_ns))
+    most_first = sorted(grown, key=lambda phase: -phase.slope_ns)
+    return tuple(phase for phase in most_first if phase.slope_ns > unsteady)
 
 
 def _steady(at: npt.NDArray[np.float64], values: Times, half: int) -> bool:
