@@ -119,30 +119,51 @@ def clipping() -> Figures:
     }
 
 
-def table(rows: int, looked_up: int | None) -> Any:
-    """A table of 64 numbers a row with a dense gradient, or one of rows that were looked up."""
+def table(rows: int, looked_up: int | None, distinct: int | None = None) -> Any:
+    """A table of 64 numbers a row with a dense gradient, or one of rows that were looked up.
+    ``distinct``: so many of them, each about as often."""
     made = torch.zeros(rows, 64, requires_grad=True)
     if looked_up is None:
         made.grad = torch.randn(rows, 64)
     else:
         at = torch.randint(rows, (1, looked_up))
+        if distinct is not None:
+            at = torch.randperm(rows)[:distinct].repeat(-(-looked_up // distinct))
+            at = at[torch.randperm(looked_up)].unsqueeze(0)
         made.grad = torch.sparse_coo_tensor(
             at, torch.randn(looked_up, 64), (rows, 64), check_invariants=False
         )
     return made
 
 
+@measures(td611_embedding_updated_whole__SPARSE_AGAIN_FACTOR="most")
+def sparse_duplicates() -> Figures:
+    figures = {}
+    for name in ("SGD", "Adam", "Adagrad"):
+        for rows, distinct, looked_up in ((50_000, 2_000, 8_000), (50_000, 2_000, 32_000)):
+            dense, sparse = updates(name)
+            many = table(rows, looked_up, distinct)
+            whole, once, again = interleaved(
+                dense([table(rows, None)]).step,
+                sparse([table(rows, distinct, distinct)]).step,
+                sparse([many]).step,
+            )
+            more = (again - once) / (looked_up - distinct)
+            figures[f"{name}, {looked_up} of {distinct} of {rows}"] = more / (whole / rows)
+    return figures
+
+
 def updates(name: str) -> tuple[Callable[[list[Any]], Any], Callable[[list[Any]], Any]]:
     """Dense and sparse."""
-    if name == "SGD":
-        return (partial(torch.optim.SGD, lr=0.01),) * 2
+    if name in ("SGD", "Adagrad"):
+        return (partial(getattr(torch.optim, name), lr=0.01),) * 2
     return torch.optim.Adam, torch.optim.SparseAdam
 
 
 @measures(td611_embedding_updated_whole__SPARSE_ROW_FACTOR="most")
 def sparse_rows() -> Figures:
     figures = {}
-    for name in ("SGD", "Adam"):
+    for name in ("SGD", "Adam", "Adagrad"):
         for rows, looked_up in ((10_000, 1_000), (10_000, 5_000), (50_000, 12_000)):
             dense, sparse = updates(name)
             whole, few = interleaved(
@@ -155,6 +176,9 @@ def sparse_rows() -> Figures:
 @measures(td611_embedding_updated_whole__SPARSE_FIXED_NS="most")
 def sparse_fixed() -> Figures:
     return {
-        f"{looked_up} rows": interleaved(torch.optim.SparseAdam([table(10_000, looked_up)]).step)[0]
+        f"{name}, {looked_up} rows": interleaved(updates(name)[1]([table(10_000, looked_up)]).step)[
+            0
+        ]
+        for name in ("Adam", "Adagrad")
         for looked_up in (1, 16, 64)
     }

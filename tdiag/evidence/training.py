@@ -13,10 +13,10 @@ class Module(Kind, frozen=True, kw_only=True):
 
     ``trained_at``, ``evaluated_at``: the user's lines that first called it in training mode with
     gradients recorded, and otherwise. ``unused_gradients``: how many of its ``parameters`` have a
-    gradient although no optimizer updates them and they do not change; ``unused_with_state``: how
-    many of these an optimizer has all the same, at a learning rate of 0. ``frozen_by_name``: the
-    module in it whose `requires_grad` was set to False as a plain attribute, which freezes nothing;
-    empty if none."""
+    gradient although no optimizer updates them, and neither does the script by hand;
+    ``unused_with_state``: how many of these an optimizer has all the same, at a learning rate of 0.
+    ``frozen_by_name``: the module in it whose `requires_grad` was set to False as a plain
+    attribute, which freezes nothing; empty if none."""
 
     name: str
     at: Place | None
@@ -210,6 +210,8 @@ class EmbeddingTable(Kind, frozen=True, kw_only=True):
     rows: int
     bytes: int
     looked_up: float  # rows per step; a row looked up twice counts twice
+    # The same, but a row that one call looks up twice counts once; as many where it is not known.
+    distinct: float
     sparse: bool  # its gradient holds only the rows that were looked up
     elsewhere: bool  # used by other calls, too: its gradient is dense in any case
     highest: int | None = None  # the largest row number looked up in the counted steps

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import lr_scheduler
 
-from . import places
+from . import dynamo, places
 from .models import (
     MOST_LOOKS,
     FrozenValues,
@@ -31,6 +31,7 @@ from .models import (
     updated,
     watched_by_script,
 )
+from .only_added import OnlyAdded
 from .patches import hidden
 from .sent_again import SentAgain
 from .settings import SettingsWatch
@@ -91,6 +92,9 @@ class Schedules:
 
 MOST_MODULES = 64  # to remember; losses created every step have no parameters
 VALUES_READ = 4  # one value of each of four parameters, to see whether anything updates them
+# Gradients that were added to so often without being cleared are not accumulated for an update:
+# that of the parameter would be rarer than every eighth update of the others.
+TIMES_ADDED = 8
 MOST_GROUPS = 8  # learning rates written down for one optimizer
 # Reading 512 MB of gradients takes 50 to 100 ms on one core; larger models are not read there.
 MOST_BYTES_ON_CPU = 1 << 29
@@ -110,6 +114,7 @@ class Inspection:
         # For each, the parameters with a gradient that no optimizer has: how many, and a few
         # values.
         self.without_optimizer: dict[int, tuple[Any, list[Any]]] = {}
+        self.added_to: dict[int, list[OnlyAdded]] = {}  # a few of these parameters, by module
         self.with_parameters: set[int] = set()
         self.looked: dict[int, int] = {}  # module → calls whose inputs were inspected
         self.ddp: Any = None
@@ -173,9 +178,9 @@ class Inspection:
         have a gradient and that no optimizer updates: they belong to none, or their group's
         learning rate is 0; the latter are those whose state an optimizer still updates. Left
         out: gradients that stay as they are (of an earlier training), parameters that a script
-        updates by hand (their values change), those that did not exist at the last look, and
-        16-bit parameters and parameters if none of the modules' is in an optimizer, because the
-        optimizer may have copies."""
+        may update by hand (their values change, and something clears their gradients), those that
+        did not exist at the last look, and 16-bit parameters and parameters if none of the
+        modules' is in an optimizer, because the optimizer may have copies."""
         held = updated(optimizers)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         theirs = {id(p) for group in groups for p in group["params"]}
@@ -189,11 +194,29 @@ class Inspection:
             values = len(mine), [_first(p.detach()) for p in mine[:VALUES_READ]]
             gradients = [_written(p.grad) for p in mine[:VALUES_READ]]
             before, old = self.without_optimizer.get(number, (None, gradients))
-            if mine and values == before and gradients != old:
+            by_script = values != before and not self._never_cleared(number, mine)
+            if mine and gradients != old and not by_script:
                 idle = [p for p in mine if id(p) in theirs]
                 rows.append((number, _numbers(mine), _numbers(idle)))
             self.without_optimizer[number] = values, gradients
         return rows
+
+    def _never_cleared(self, number: int, changing: list[Any]) -> bool:
+        """Whether backward alone writes to the gradients of these parameters of module ``number``,
+        whose values may change. Watched from the first call on."""
+        if number not in self.added_to and changing:
+            # A compiled graph would notice the hooks.
+            watched = [] if dynamo.compiled_frames() else changing[:VALUES_READ]
+            guard = self.probe.guard
+            self.added_to[number] = [OnlyAdded(p, TIMES_ADDED, guard) for p in watched]
+        seen = self.added_to.get(number, [])
+        return bool(seen) and all(each.verdict for each in seen)
+
+    def end(self) -> None:
+        """Take the hooks off."""
+        for watched in self.added_to.values():
+            for each in watched:
+                each.end()
 
     def _frozen_by_name(self, numbers: Iterable[int]) -> dict[int, str]:
         """Of these modules, those in which a module has an attribute `requires_grad` that is False:

@@ -183,6 +183,7 @@ class Windows:
         self.probe.cut_steps()
         self.joint.leave()
         self._end(look=why not in ("exit", "error"))
+        self.inspection.end()
         self.probe.window = DONE
         self.changed = True
         self.probe.recorder.write("finish", t=now_ns(), why=why, residue=self.residue)

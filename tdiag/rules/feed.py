@@ -334,11 +334,19 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
     wall = batches * (loader.load_ns + (loader.collate_ns or 0.0))
     if wall <= 0:
         return None
-    if not loader.num_workers and wall < MAJORITY_FRAC * wait:
-        wait = wall  # the loop waits for something else, such as the sampler
+    times = batches  # how often a fetch's times count
+    if not loader.num_workers:
+        collected = phases.gc_in_wait_ns if phases else 0.0
+        if wall < MAJORITY_FRAC * wait:
+            wait = wall  # the loop waits for something else, such as the sampler
+        elif MAJORITY_FRAC * wall < wait + collected:
+            # Fetched within the wait: times of all steps, profiled ones too, and with garbage
+            # collection, become the clean steps'. Another thread would fetch for much longer.
+            times *= min(1.0, wait / wall)
+            wall = min(wall, wait)
     own = loader.load_cpu_ns + (loader.collate_cpu_ns or 0.0)
-    cpu = min(wall, batches * (own + loader.awaited_cpu_ns()))
-    queued = min(wall - cpu, batches * _queued(loader, system))
+    cpu = min(wall, times * (own + loader.awaited_cpu_ns()))
+    queued = min(wall - cpu, times * _queued(loader, system))
     return Feed(
         loader=loader,
         step=budget.step_ns - starting,
@@ -348,7 +356,7 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
         cpu=cpu,
         queued=queued,
         blocked=wall - cpu - queued,
-        collate=batches * (loader.collate_cpu_ns or 0.0),
+        collate=times * (loader.collate_cpu_ns or 0.0),
     )
 
 

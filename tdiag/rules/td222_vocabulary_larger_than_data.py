@@ -121,7 +121,7 @@ def clear() -> Evidence:
 def _scored(highest: int) -> Evidence:
     table = EmbeddingTable(
         name="Bert.embeddings", at=at(20, "forward"), rows=30_522, bytes=1 << 24, looked_up=2048.0,
-        sparse=False, elsewhere=True, highest=highest,
+        distinct=2048.0, sparse=False, elsewhere=True, highest=highest,
     )  # fmt: skip
     _, work = roofline(best_ms=20)
     product: OpWork = replace(

@@ -3,8 +3,10 @@
 ## What it measures
 Parameters that have a gradient at the end of a step, belong to no optimizer or to a group whose
 learning rate is 0, and do not change between two checks: a teacher, a perceptual loss or a backbone
-that is meant to be frozen. 16-bit parameters are left out, because an optimizer may hold copies of
-them.
+that is meant to be frozen. Also those that change, if eight calls of backward add to their
+gradients and nothing else writes to these: a target network, which is set to an average of other
+weights. A script that updates parameters by hand clears their gradients. 16-bit parameters are left
+out, because an optimizer may hold copies of them.
 
 ## Why it is slow
 Backward computes these gradients in every step, and the forward pass keeps the activations that

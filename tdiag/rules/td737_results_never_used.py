@@ -1,28 +1,28 @@
 """Results that nothing uses are computed
 
 ## What it measures
-Calls of the forward pass and the loss that record gradients, and whose results are used for
-nothing: Python does not read them, no backward goes through them, they are not written into
-anything older, and whatever takes them is not used either. A result counts once Python can no
-longer reach it, so a figure that an attribute or a list still holds does not count. The place is
-the outermost line that leads to nothing used.
+Calls of the forward pass and the loss that record gradients or that a module makes, and whose
+results are used for nothing: Python does not read them, no backward goes through them, they are not
+written into anything older, and whatever takes them is not used either. A result counts once Python
+can no longer reach it, so a figure that an attribute or a list still holds does not count. The
+place is the outermost line that leads to nothing used.
 
 ## Why it is slow
 A further pass of the model for a figure that only some steps show, an output that the loss does not
 take, a second loss that is not added: their forward pass is computed and, as gradients are on,
-everything that a backward would need is kept in memory.
+everything that a backward would need is kept in memory. Without gradients the pass itself remains.
 
 ## What to do
 Remove it. If some steps show the value, compute it in these steps only, under `torch.no_grad()`.
 
 ## How the gain is computed
-High end: the calls' share of the phase's time in the clean steps; low end: three quarters of it,
-for a value that is still computed in some steps.
+High end: the calls' share of the phase's time in the clean steps; low end: nine tenths of it, for a
+value that one step in ten still shows.
 
 ## When this advice is wrong
-If the value is used where the measurement does not look: by an extension of C++ that takes a tensor
-with gradients, or in steps other than the counted ones. If the pass is there for what it changes on
-the way, such as the running statistics of batch norms.
+If the value is used where the measurement does not look: by an extension of C++, by another process
+that a queue hands it to, or in steps other than the counted ones. If the pass is there for what it
+changes on the way, such as the running statistics of batch norms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.thresholds import RARER_LOW_FRAC
+from tdiag.rules.thresholds import LOG_LOW_FRAC
 from tdiag.units import duration, percent
 
 CODE = "TD737"
@@ -56,8 +56,8 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     return Found(
         summary=(
             f"What is computed{where(worst)} is never used: {duration(total)} per step"
-            f" ({percent(total / budget.step_ns)}) in calls that record gradients, whose results"
-            " nothing reads and no backward goes through."
+            f" ({percent(total / budget.step_ns)}) in calls whose results nothing reads and no"
+            " backward goes through."
         ),
         evidence=(
             ns("calls whose results nothing uses", total, "baseline"),
@@ -73,9 +73,9 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "        spread = model(other).std()",
         ),
         gain=Gain(
-            total * RARER_LOW_FRAC,
+            total * LOG_LOW_FRAC,
             total,
-            f"high end: all of the {duration(total)}; low end: three quarters of it.",
+            f"high end: all of the {duration(total)}; low end: nine tenths of it.",
             tuple(part.spent),
             calls_go=True,
         ),

@@ -14,10 +14,12 @@ Keep them as one parameter, of one row each: `nn.Parameter(torch.randn(n, size))
 `nn.Embedding`. Pick rows by index. In a checkpoint the names change.
 
 ## How the gain is computed
-High end: the optimizer's time without these tensors, as if each of its tensors took as long, the
-join, and the share of the backward that comes from it; if backward was not measured by line, that
-may take four times as long as for other calls. Low end: half of it, or all but five times the least
-time that this machine needs for the work of the whole step, whichever is more.
+High end: the optimizer's time without these tensors, as if each of its tensors took as long, that
+of zero_grad() likewise, the join, the share of the backward that comes from it, and garbage
+collection, which thousands of tensors set off; if backward was not measured by line, that may take
+four times as long as for other calls. Low end: half of the update, the join and its backward, or
+all of these but five times the least time that this machine needs for the work of the whole step,
+whichever is more.
 
 ## When this advice is wrong
 If the parameters have different shapes, or settings of their own in the optimizer.
@@ -28,15 +30,16 @@ from __future__ import annotations
 from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import HostOps, Ops
 from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, count, ns, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, best_of_step_ns
 from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.zero_grad import ZERO_GRAD_IN, zero_grad_ns
 from tdiag.units import duration, percent
 
 CODE = "TD738"
@@ -56,6 +59,7 @@ def check(
     phases: Phases,
     ops: Ops,
     optimizers: Optimizers,
+    host_ops: HostOps | None,
     work: Work | None,
     roof: Roof | None,
 ) -> Found | None:
@@ -71,7 +75,9 @@ def check(
     if part is None:
         return None
     joining = part.ns
-    updating = phases.wall_ns.get("optimizer", 0.0) * min(1.0, joined / tensors)
+    share = min(1.0, joined / tensors)
+    updating = phases.wall_ns.get("optimizer", 0.0) * share
+    clearing = zero_grad_ns(host_ops, phases) * share
     least = updating + joining + part.least_backward_ns
     low, kept = least * LOW_END_FRAC, "half of this is saved"
     best = best_of_step_ns(work, roof)
@@ -89,6 +95,7 @@ def check(
             count("tensors that optimizers update", tensors, "probe"),
             ns("their part of the update", updating, "baseline"),
             ns("joining them", joining, "baseline"),
+            *((ns("clearing their gradients", clearing, "trace"),) if clearing else ()),
         ),
         fix=Fix(
             f"Keep what is joined{where(worst.at)} as one parameter with a row for each.",
@@ -99,10 +106,10 @@ def check(
         ),
         gain=Gain(
             low,
-            updating + joining + part.most_backward_ns,
-            "high end: nothing is left of them in the update and the join, with"
-            f" {part.share.at_most}; low end: {kept}.",
-            ("optimizer", *part.phases),
+            updating + joining + part.most_backward_ns + clearing + held(budget, "gc"),
+            "high end: nothing is left of them in the update, zero_grad(), garbage collection and"
+            f" the join, with {part.share.at_most}; low end: {kept}.",
+            tuple(dict.fromkeys((*part.phases, *ZERO_GRAD_IN, "gc"))),
         ),
         at=worst.at,
     )

@@ -40,6 +40,7 @@ def check_share(
     for run in "abc":
         (folder / run).mkdir()
         lines = at_line(folder / run, script, line)
+        assert lines, f"no call at line {line}"
         shares.append(sum(map(part, lines)) / (sum(x.elapsed_ns for x in lines) or 1.0))
         if run == "a" and least <= shares[0] <= most:
             return

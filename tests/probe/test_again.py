@@ -19,9 +19,6 @@ class Net(nn.Module):
         h = self.body(x)
         y = {made}
         return h + y.float()[:1]
-@torch.inference_mode()
-def quiet(x):
-    return x.sin().sort().values.cos()
 net = Net()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 for step in range(100_000):
@@ -64,7 +61,7 @@ def test_what_is_repeated(tmp_path: Path, made: str) -> None:
         "sum(self.key(x[n : n + 1]) for n in range(8))",
         "self.key(x) + self.body(h)",
         "torch.func.vmap(lambda row: row.sin().sort().values)(x)",
-        "quiet(x)",
+        "torch.inference_mode()(lambda: x.sin().sort().values.cos())()",
         "sum(torch.matrix_power(self.key.weight, n) for n in (9, 17, 33, 65))[:8]",
         "sum(torch.matrix_power(self.key.weight * n, n) for n in range(1, 20))[:8]",
     ],

@@ -35,6 +35,7 @@ def test_the_probe_tells_the_tables_of_a_training(tmp_path: Path) -> None:
     assert found is not None
     tables = {table.rows: table for table in found.tables}
     assert {rows: t.looked_up for rows, t in tables.items()} == {5000: 32, 4000: 96, 300: 32}
+    assert tables[5000].distinct < 32, "32 of 70 rows: some come up twice"
     assert {rows for rows, table in tables.items() if table.sparse} == {4000}
     assert {rows for rows, table in tables.items() if table.elsewhere} == {300}, "updates are not"
     assert {rows: t.highest is not None and t.highest < 70 for rows, t in tables.items()} == {

@@ -25,12 +25,13 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.body, self.seen = nn.Linear(64, 2000), []
+        self.norm = nn.BatchNorm1d(2000)
     def forward(self, x):
         {before}
         made = self.body(x)
         {after}
         return made
-net = Net()
+net, teacher = Net(), Net().requires_grad_(False)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 for step in range(100_000):
     x = torch.randn(32, 64)
@@ -71,6 +72,8 @@ BEFORE, AFTER, LOSS = (
         ({"after": "self.note = [self.body(x).softmax(-1), made]"}, AFTER),
         ({"loss": "other = net(x + 1)"}, LOSS),  # not the line of the model that both calls run
         ({"loss": "other = net(x + 1); other = other.add_(net(x)).size()"}, LOSS),
+        ({"loss": "with torch.no_grad(): other = (net(x + 1) - net(x)).square().mean()"}, LOSS),
+        ({"loss": "other = teacher(x + 1)"}, LOSS),
     ],
 )  # fmt: skip
 def test_what_nothing_uses(tmp_path: Path, parts: dict[str, str], line: int) -> None:
@@ -89,6 +92,13 @@ def test_what_nothing_uses(tmp_path: Path, parts: dict[str, str], line: int) -> 
         {"loss": "other = net(x + 1); names = f'{other.mean():.3f}'"},
         {"loss": "kept = globals().setdefault('kept', []); kept.append(net(x + 1))"},
         {"after": "self.last = made"},
+        {"loss": "loss = loss + (net(x) - teacher(x)).square().mean()"},
+        {"loss": "with torch.no_grad(): target = net(x + 1)\n"
+         "    loss = loss + torch.nn.functional.mse_loss(net(x), target)"},
+        {"loss": "with torch.no_grad(): other = float(net(x + 1).mean())"},
+        {"after": "with torch.no_grad(): self.norm(self.body(x))"},  # its running statistics
+        {"after": "made = made + checkpoint(lambda x: self.body(x).relu(), x.requires_grad_(),"
+         " use_reentrant=True)"},
         {"after": "made = Double.apply(self.body(x)) + made"},
         {"after": "more = torch.zeros(32, 2000); more[:, :] = self.body(x); made = made + more"},
         {"after": "self.body.weight.data.mul_(1 + 0 * self.body(x).detach().mean())"},

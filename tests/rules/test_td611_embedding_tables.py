@@ -33,8 +33,18 @@ def test_only_tables_that_nothing_else_uses_and_of_which_few_rows_are_looked_up(
     assert judged() is not None
     assert judged(sparse=True) is None
     assert judged(elsewhere=True) is None, "a shared output layer makes the gradient dense"
-    assert judged(looked_up=1_000_000 / 7) is None
-    assert judged(looked_up=0.0) is None
+    assert judged(looked_up=1_000_000 / 7, distinct=1_000_000 / 7) is None
+    assert judged(looked_up=0.0, distinct=0.0) is None
+
+
+@pytest.mark.parametrize(("looked_up", "found"), [(200_000, True), (500_000, False)])
+def test_a_row_that_a_step_looks_up_again_costs_less_than_another(
+    looked_up: int, found: bool
+) -> None:
+    """Frequent words: 200,000 lookups of different rows would cost more than a dense update."""
+    finding = judged(looked_up=float(looked_up))
+    assert (finding is not None) == found
+    assert judged(looked_up=float(looked_up), distinct=float(looked_up)) is None
 
 
 def test_only_optimizers_that_have_a_sparse_form() -> None:
@@ -54,8 +64,9 @@ def test_what_sparse_gradients_cannot_have_is_said() -> None:
     assert plain is not None and "cannot" not in plain.fix.text
 
 
-def test_making_the_gradient_counts_by_its_part_of_the_backward() -> None:
-    making = HostOp(name="aten::embedding_dense_backward", count=1, self_ns=0, total_ns=8 * MS)
+@pytest.mark.parametrize("op", ["embedding_dense_backward", "_embedding_bag_dense_backward"])
+def test_making_the_gradient_counts_by_its_part_of_the_backward(op: str) -> None:
+    making = HostOp(name=f"aten::{op}", count=1, self_ns=0, total_ns=8 * MS)
     traced = HostOps(per_step=9, total_per_step=20, ops=(making,),
                      backward_of={"forward": 10 * MS})  # fmt: skip
     without, found = judged(), judged(traced)

@@ -75,8 +75,9 @@ def test_a_class_with_torchs_name_and_no_such_switch_is_another_makers(name: str
 
 def test_a_fused_form_takes_no_sparse_gradient_and_no_foreach() -> None:
     table = EmbeddingTable(
-        name="users", at=None, rows=9, bytes=36, looked_up=2.0, sparse=True, elsewhere=False
-    )
+        name="users", at=None, rows=9, bytes=36, looked_up=2.0, distinct=2.0, sparse=True,
+        elsewhere=False,
+    )  # fmt: skip
     evidence = updating("SGD", fused=None, foreach=True)
     found = run_rule(find("TD702"), evidence)
     assert isinstance(found, Finding) and "fused=True instead of foreach=True" in found.fix.text

@@ -6,8 +6,10 @@ import pytest
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.roofline import OpWork, Roof, Work
+from tdiag.evidence.torch_ops import HostOps
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
+from tdiag.rules.examples import MS, budget, phases
 
 RULE = find("TD738")
 ROOF = Roof(flops_per_s={"float32": 1e9}, bytes_per_s=((1 << 30, 1e9),), source="measured")
@@ -32,3 +34,17 @@ def test_the_low_end_leaves_half_or_the_work_of_the_step(best_ms: float | None, 
     found = run_rule(RULE, evidence)
     assert isinstance(found, Finding) and found.speedup
     assert found.speedup.low == pytest.approx(low, rel=0.05)
+
+
+def test_the_high_end_leaves_no_gradients_to_clear_and_no_garbage_of_them() -> None:
+    parts = {"forward": 5, "loss": 1, "backward": 12, "optimizer": 40, "prepare": 10}
+    cleared = HostOps(per_step=9, total_per_step=20, ops=(), backward_of={},
+                      zero_grad_frac={"prepare": 0.8})  # fmt: skip
+    evidence = RULE.fires().add(budget(**parts), phases(**parts))
+    at_best = []
+    for more in ((), (budget(**parts, gc=7),), (cleared,)):
+        found = run_rule(RULE, evidence.add(*more))
+        assert isinstance(found, Finding)
+        at_best.append(found.at_best_ns / MS)
+    assert at_best[1] - at_best[0] == pytest.approx(7)
+    assert at_best[2] - at_best[1] == pytest.approx(0.8 * 10, rel=0.01)

@@ -77,20 +77,24 @@ def different(tensors): return len({id(tensor) for tensor in tensors})
 DISTILLED = """
 import torch
 torch.manual_seed(0)
-student, teacher, by_hand, later, still = (torch.nn.Linear(3, 2) for _ in range(5))
+student, teacher, by_hand, later, still, average = nets = [torch.nn.Linear(3, 2) for _ in range(6)]
 groups = [{"params": student.parameters()}, {"params": still.parameters(), "lr": 0.0}]
 optimizer = torch.optim.SGD(groups, lr=0.1)
 another = torch.optim.SGD(later.parameters(), lr=0.1)
 for step in range(20):
     x = torch.ones(4, 3)
-    loss = (student(x) - teacher(x)).square().mean() + (by_hand(x) + later(x) + still(x)).mean()
+    loss = (student(x) - teacher(x) - average(x)).square().mean()
+    loss = loss + (by_hand(x) + later(x) + still(x)).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     with torch.no_grad():
         for parameter in by_hand.parameters():
             parameter -= 0.1 * parameter.grad
-trained = [m.weight.requires_grad for m in (student, teacher, by_hand, later, still)]
+            parameter.grad.zero_()
+        for mean, parameter in zip(average.parameters(), student.parameters()):
+            mean.lerp_(parameter, 0.1)
+trained = [net.weight.requires_grad for net in nets]
 """
 # Whether the generator's backward changes the critic's gradients, in the last steps.
 ADVERSARIAL = """
@@ -155,8 +159,9 @@ loader = DataLoader(torch.ones(8), num_workers=2{order})
         ("copies.once", SENT, "[*map(different, (constants, changing, writing, batches))]",
          "[5, 5, 5, 5]", "[2, 5, 5, 5]", "to() at script.py:6 returns its last copy"),
         ("model.unused_gradients=off", DISTILLED, "(trained, student.weight.sum().item())",
-         "([True, True, True, True, True], SUM)", "([True, False, True, True, False], SUM)",
-         "16 parameters of Linear get no gradients"),
+         "([True, True, True, True, True, True], SUM)",
+         "([True, False, True, True, False, False], SUM)",
+         "24 parameters of Linear get no gradients"),
         ("model.dropped_gradients=off", ADVERSARIAL.format(zero_grad="optimizer.zero_grad()"),
          LEARNED, "(8, SUM)", "(0, SUM)",
          "backward at script.py:10 computes no gradients for 9 parameters"),

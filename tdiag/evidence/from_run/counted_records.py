@@ -82,6 +82,7 @@ class TableLine(msgspec.Struct):
     sparse: bool = False
     elsewhere: bool = False
     highest: int | None = None
+    distinct: int | None = None
 
 
 class FrozenFields(msgspec.Struct):

@@ -139,6 +139,8 @@ def _tables(ops: OpsRecord) -> EmbeddingTables:
                 name=table.name, at=location(table.at), rows=table.rows, bytes=table.bytes,
                 looked_up=table.looked_up / ops.steps, sparse=table.sparse,
                 elsewhere=table.elsewhere, highest=table.highest,
+                distinct=(table.looked_up if table.distinct is None else table.distinct)
+                / ops.steps,
             )
             for table in ops.tables
         )

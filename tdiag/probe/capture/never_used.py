@@ -1,12 +1,12 @@
-"""Calls that record gradients for results that nothing uses: passes for a figure that no one reads,
-branches of a model whose results are dropped.
+"""Calls that record gradients, or are made within a module's forward, and whose results nothing
+uses: passes for a figure that no one reads, branches of a model whose results are dropped.
 
 A call is used if one of its results is read by Python (``item()``, printed, as numpy), is written
 into a tensor that the counted steps did not make, is differentiated, or goes into a call that is
 used. Tensors are known by their storage, so a view is its base. What a backward reaches counts as
 used too: custom autograd functions take tensors unseen. While Python can still reach a result,
-nothing is known of it. Only calls that record gradients count: results without a graph may go to
-extensions and to other ranks unseen.
+nothing is known of it. Of the calls that record no gradients only those of modules count, in a run
+of one rank: other results may go to extensions and to other ranks unseen.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .. import places
 from ..by_tensor import MOST_TRACKED
 from ..models import node_of, nodes_below
 from ..wire import GRAD_OF_ELEMENT, MOST_GRAPH_NODES
+from .flow import NORMS
 from .frozen_weights import changes, flat, tensors_in
 from .lines import LineCalls
 
@@ -37,16 +38,16 @@ NEVER, KEPT, USED = range(3)
 
 
 class Call:
-    """``node``: the number of its result's node in the graph, None if it recorded none; then also
-    ``stack``: the user's lines that led to it, innermost first; ``storages``: of its results;
-    ``of``: what it took; ``fate``: of its results, ``KEPT`` if Python could still use them at the
-    end."""
+    """``node``: the number of its result's node in the graph, None if it recorded none;
+    ``counts``: whether it counts if nothing uses its results; if so, ``stack``: the user's lines
+    that led to it, innermost first; ``storages``: of its results; ``of``: what it took; ``fate``:
+    of its results, ``KEPT`` if Python could still use them at the end."""
 
-    __slots__ = ("fate", "line", "node", "of", "stack", "storages", "took")
+    __slots__ = ("counts", "fate", "line", "node", "of", "stack", "storages", "took")
 
-    def __init__(self, line: LineCalls, took: int, node: int | None) -> None:
-        self.line, self.took, self.node = line, took, node
-        frames = places.user_frames() if node is not None else ()
+    def __init__(self, line: LineCalls, took: int, node: int | None, counts: bool) -> None:
+        self.line, self.took, self.node, self.counts = line, took, node, counts
+        frames = places.user_frames() if counts else ()
         self.stack = tuple((places.of_function(frame).f_code, frame.f_lineno) for frame in frames)
         self.storages: list[Any] = []
         self.of: list[Value] = []
@@ -68,7 +69,9 @@ class Value:
 class UnusedResults:
     """One per window ``ops``."""
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool) -> None:
+        """``alone``: there are no other ranks."""
+        self.alone = alone
         self.calls: list[Call] = []
         self.values: dict[int, Value] = {}  # by the address of the storage
         self.lost = False  # too much to follow: nothing is known
@@ -77,10 +80,11 @@ class UnusedResults:
         self.lines: dict[Any, int] = {}
 
     def seen(
-        self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, took: int, used: bool
+        self, name: str, args: Any, kwargs: Any, result: Any, line: LineCalls, took: int,
+        used: bool, in_module: bool,
     ) -> None:  # fmt: skip
         """A call of this line returned after ``took`` ns. ``used``: it counts as used, whatever
-        becomes of its results."""
+        becomes of its results; ``in_module``: it was made while a module was called."""
         if self.lost or name in OF_FORM:
             return
         given = list(tensors_in(args, kwargs))
@@ -89,12 +93,14 @@ class UnusedResults:
         in_place = changes(name) or "out" in kwargs
         if made and not in_place and all(_address(value) in taken for value in made):
             return  # a view: its base is known
-        call = Call(line, took, next((n for n in map(_node, made) if n is not None), None))
+        node = next((n for n in map(_node, made) if n is not None), None)
+        call = Call(line, took, node, node is not None or (in_module and self.alone))
         self.calls.append(call)
         call.of = [value for value in map(self._known, given) if value is not None]
         if in_place:
             made = list(tensors_in((kwargs.get("out", args[0] if args else None),), {}))
-        used = used or not made
+        # A pass without gradients may be there for the running statistics alone.
+        used = used or not made or (node is None and _counts_batches(name, args, kwargs))
         for tensor in made:
             value = self._known(tensor) if in_place else self._made(tensor, taken)
             # Nothing shows what becomes of it, or it is used, or older than these steps.
@@ -132,15 +138,15 @@ class UnusedResults:
             _mark((call for call in self.calls if call.fate == NEVER and _alive(call)), KEPT)
             spent: dict[tuple[LineCalls, Any], Counter[int]] = {}
             of_used = {place for call in self.calls if call.fate == USED for place in call.stack}
-            recorded = [call for call in self.calls if call.node is not None]
-            for call in recorded:
+            counted = [call for call in self.calls if call.counts]
+            for call in counted:
                 key = call.line.final, call.stack
                 spent.setdefault(key, Counter())[call.fate] += call.took
             for (line, _), by_fate in spent.items():
                 known = by_fate[NEVER] + by_fate[USED]
                 share = by_fate[NEVER] / known if known else 0.0
                 line.never_used += round(by_fate[NEVER] + share * by_fate[KEPT])
-            for call in recorded:
+            for call in counted:
                 if call.fate == NEVER and call.stack:
                     place = next((x for x in call.stack[::-1] if x not in of_used), call.stack[0])
                     self.lines[place] = self.lines.get(place, 0) + call.took
@@ -164,6 +170,14 @@ class UnusedResults:
         if address and address not in taken and address not in self.values:
             self.values[address] = Value(StorageWeakRef(tensor.untyped_storage()))
         return self.values.get(address)
+
+
+def _counts_batches(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether it is a norm that updates its running statistics."""
+    if name not in NORMS:
+        return False
+    running = kwargs.get("running_mean", args[1] if len(args) > 1 else None)
+    return running is not None and bool(kwargs.get("training") or kwargs.get("use_input_stats"))
 
 
 def _address(tensor: torch.Tensor) -> int:

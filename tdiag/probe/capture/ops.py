@@ -106,7 +106,7 @@ class OpsCapture(Capture):
         self.flow, self.frozen = Flow(self.probe, self.inspection), FrozenWeights(self.inspection)
         self.contractions, self.of_batch = Contractions(), BatchWork()
         self.again, self.thrown_away = Again(self.probe), ThrownAway()
-        self.prefixes, self.never_used = Prefixes(), UnusedResults()
+        self.prefixes, self.never_used = Prefixes(), UnusedResults(alone=ranks()[1] == 1)
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
         self.gathered, self.penalties = GatheredWeights(), Penalties()
         self.gradients = SeparateGradients()
@@ -215,7 +215,8 @@ class OpsCapture(Capture):
         self.contractions.seen(name, args, kwargs, result, line, spent)
         self.gradients.seen(name, args, kwargs, line, took)
         in_backward = phase == "backward"
-        self.never_used.seen(name, args, kwargs, result, line, spent, used=in_backward)
+        self.never_used.seen(name, args, kwargs, result, line, spent, used=in_backward,
+                             in_module=self.lines.in_call)  # fmt: skip
         if not in_backward:
             self.lines.repeated(line, name, args, kwargs, result)
             self.thrown_away.seen(name, args, kwargs, result, at, line, spent)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..by_tensor import ByTensor
+from .contractions import ADDS
 from .frozen_weights import tensors_in
 from .lines import LineCalls
 
@@ -22,7 +23,6 @@ SUMS = {"sum", "add", "__add__", "__radd__", "__iadd__", "add_"}  # of squares: 
 PRODUCTS = {"mul", "__mul__", "dot", "vdot", "inner"}
 POWERS = {"pow", "__pow__"}
 NORMS = {"norm", "linalg_norm", "linalg_vector_norm", "linalg_matrix_norm"}
-ADDS = {"add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__"}
 
 
 @dataclass

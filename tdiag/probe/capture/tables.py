@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..by_tensor import ByTensor
 from ..models import plain
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ LOOKUPS = {"embedding", "embedding_bag"}
 
 
 class _Table:
-    __slots__ = ("elsewhere", "highest", "looked_up", "place", "ref", "sparse")
+    __slots__ = ("distinct", "elsewhere", "highest", "looked_up", "place", "sparse")
 
-    def __init__(self, weight: torch.Tensor, place: Any, sparse: bool) -> None:
-        self.ref = weakref.ref(weight)
+    def __init__(self, place: Any, sparse: bool) -> None:
         self.place, self.sparse = place, sparse
         self.looked_up = 0
+        self.distinct: int | None = 0  # None on a device, which would have to be waited for
         self.elsewhere = False
         self.highest: torch.Tensor | None = None
 
@@ -31,16 +31,15 @@ class Tables:
 
     def __init__(self, inspection: Inspection) -> None:
         self.inspection = inspection
-        self.tables: dict[int, _Table] = {}
+        self.tables: ByTensor[_Table] = ByTensor()
 
     def seen(self, name: str, args: Any, kwargs: Any, place: Any) -> None:
         """A call returned a tensor that records gradients."""
         if name in LOOKUPS:
             self._looked_up(args, kwargs, place)
-        elif self.tables:  # an output layer that shares the weight, a penalty on its norm
+        elif len(self.tables):  # an output layer that shares the weight, a penalty on its norm
             for value in (*args, *kwargs.values()):
-                table = self.tables.get(id(value))
-                if table is not None and table.ref() is value:
+                if (table := self.tables.get(value)) is not None:
                     table.elsewhere = True
 
     def _looked_up(self, args: Any, kwargs: Any, place: Any) -> None:
@@ -50,21 +49,24 @@ class Tables:
             return
         if weight.dim() != 2 or not weight.is_leaf or not weight.requires_grad:
             return
-        table = self.tables.get(id(weight))
-        if table is None or table.ref() is not weight:
-            table = _Table(weight, place, bool(kwargs.get("sparse")))
-            self.tables[id(weight)] = table
+        table = self.tables.get(weight)
+        if table is None:
+            table = _Table(place, bool(kwargs.get("sparse")))
+            self.tables.keep(weight, table)
         table.looked_up += rows.numel()
         if rows.numel() and plain(rows):  # kept as a tensor: reading it would wait for a device
             highest = rows.detach().max()
             known = table.highest
             table.highest = highest if known is None else torch.maximum(known, highest)
+        if table.distinct is not None:
+            readable = plain(rows) and rows.device.type == "cpu"
+            table.distinct = table.distinct + rows.unique().numel() if readable else None
 
     def report(self) -> list[dict[str, Any]]:
         """The field ``tables`` of the `ops` record; ``looked_up``: in the whole window;
-        ``highest``: the largest row number looked up in it."""
+        ``distinct``: the same, a row counted once in each call; ``highest``: the largest row number
+        looked up in it."""
         names = self.inspection.weight_names()
-        alive = [(table, table.ref()) for table in self.tables.values()]
         return [
             {
                 "name": names.get(id(weight), ("", ""))[0],
@@ -72,10 +74,10 @@ class Tables:
                 "rows": weight.shape[0],
                 "bytes": weight.numel() * weight.element_size(),
                 "looked_up": table.looked_up,
+                "distinct": table.distinct,
                 "sparse": table.sparse,
                 "elsewhere": table.elsewhere,
                 "highest": None if table.highest is None else int(table.highest),
             }
-            for table, weight in alive
-            if weight is not None
+            for weight, table in self.tables.alive()
         ]

@@ -4,6 +4,7 @@ import functools
 import weakref
 from typing import Any
 
+from ...only_added import OnlyAdded
 from ...patches import hidden
 from ..change import SAME, Change, Trial, off
 
@@ -12,12 +13,14 @@ NAME = "model.unused_gradients"
 
 class Unused:
     """Parameters of the modules called during discovery. ``sums``: of those that had a gradient
-    when an optimizer stepped, so that a change shows; ``optimizers``: all that are alive."""
+    when an optimizer stepped, so that a change shows; ``added``: whether backward adds to their
+    gradients without anybody clearing them; ``optimizers``: all that are alive."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.owners: dict[int, tuple[Any, str]] = {}
         self.sums: dict[int, float] = {}
+        self.added: dict[int, OnlyAdded] = {}
         self.optimizers: Any = weakref.WeakSet()
 
     def called(self, module: Any, args: Any) -> None:
@@ -26,13 +29,19 @@ class Unused:
                 self.owners.setdefault(id(parameter), (parameter, type(module).__name__))
 
     def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        from ... import dynamo
+        from ...models import updated
+
+        held = updated(self.optimizers)
         for number, (parameter, _) in self.owners.items():
-            if parameter.grad is not None and number not in self.sums:
+            if parameter.grad is not None and number not in held and number not in self.sums:
                 self.sums[number] = _sum(parameter)
+                if not dynamo.compiled_frames():  # a compiled graph would notice the hook
+                    self.added[number] = OnlyAdded(parameter, 1, self.trial.probe.guard)
 
     def leave_out(self) -> None:
-        """Freeze parameters that neither an optimizer nor the script updates. 16-bit ones stay: an
-        optimizer may hold float32 copies of them."""
+        """Freeze parameters that no optimizer updates, nor the script from their gradients. 16-bit
+        ones stay: an optimizer may hold float32 copies of them."""
         import torch
 
         from ...models import updated
@@ -48,7 +57,8 @@ class Unused:
         for number, before in self.sums.items():
             parameter, owner = self.owners[number]
             wide = parameter.dtype in (torch.float32, torch.float64)
-            if number not in held and wide and _sum(parameter) == before:
+            added = number in self.added and self.added[number].verdict
+            if number not in held and wide and (added or _sum(parameter) == before):
                 parameter.requires_grad_(False)
                 parameter.grad = None
                 counts[owner] = counts.get(owner, 0) + parameter.numel()
@@ -76,7 +86,7 @@ def install(trial: Trial, value: Any) -> None:
     ]
 
     def leave() -> None:
-        for handle in handles:
+        for handle in (*handles, *(each.handle for each in unused.added.values())):
             handle.remove()
         unused.leave_out()
 
