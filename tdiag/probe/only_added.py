@@ -18,15 +18,19 @@ class OnlyAdded:
     """Watches a parameter that has a gradient until backward has added to it ``times`` times.
 
     ``verdict``: True if nothing else wrote to the gradient meanwhile; False once something did, or
-    it was replaced; None until then. A hook on the parameter is on for that long. ``guard``: makes
-    it a function that never raises."""
+    it was replaced, and from the start if backward writes to it no more; None until then. A hook
+    on the parameter is on for that long. ``guard``: makes it a function that never raises."""
 
     def __init__(self, parameter: Any, times: int, guard: Guard) -> None:
         self.times, self.seen = times, 0
         self.gradient = weakref.ref(parameter.grad)
         self.version = parameter.grad._version
         self.verdict: bool | None = None
-        self.handle = parameter.register_post_accumulate_grad_hook(guard(self._added))
+        self.handle: Any = None
+        if parameter.requires_grad and parameter.is_leaf:
+            self.handle = parameter.register_post_accumulate_grad_hook(guard(self._added))
+        else:
+            self.verdict = False
 
     def _added(self, parameter: Any) -> None:
         self.seen += 1
@@ -41,4 +45,5 @@ class OnlyAdded:
 
     def end(self) -> None:
         """Take the hook off."""
-        self.handle.remove()
+        if self.handle is not None:
+            self.handle.remove()

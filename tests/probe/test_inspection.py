@@ -132,13 +132,16 @@ teacher.body.requires_grad = False  # not requires_grad_(False)
 quiet.requires_grad_(False)
 target, cleared = Target(), Cleared()  # averages of the net's weights
 held = Held()  # in the optimizer, but its learning rate is 0
-trained(torch.randn(8, 4)).sum().backward()  # before: its gradients stay
+before = Net()
+for net_before in (trained, before):
+    net_before(torch.randn(8, 4)).sum().backward()  # before: their gradients stay
+before.requires_grad_(False)
 groups = [{"params": net.head.parameters()}, {"params": held.parameters(), "lr": 0.0}]
 optimizer = torch.optim.SGD(groups, lr=0.01)  # the body was forgotten
 for step in range(400):
     x = torch.randn(8, 4)
     with torch.no_grad():
-        calm = quiet(x) + trained(x)
+        calm = quiet(x) + trained(x) + before(x)
     wanted = teacher(x) + target(x) + cleared(x)
     loss = (net(x) - wanted - by_hand(x) - held(x) - calm).square().mean()
     optimizer.zero_grad()

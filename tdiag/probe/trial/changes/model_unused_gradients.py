@@ -86,8 +86,10 @@ def install(trial: Trial, value: Any) -> None:
     ]
 
     def leave() -> None:
-        for handle in (*handles, *(each.handle for each in unused.added.values())):
+        for handle in handles:
             handle.remove()
+        for watched in unused.added.values():
+            watched.end()
         unused.leave_out()
 
     trial.probe.when_warm(leave)
