@@ -11,9 +11,9 @@ looked up. Making it writes the whole table, and the optimizer does so again for
 moments. This time grows with the vocabulary or the number of users, not with the batch.
 
 ## What to do
-Use `nn.Embedding(..., sparse=True)` with an optimizer that accepts sparse gradients: `SparseAdam`
-for the table instead of `Adam`, with a second optimizer for the rest; `SGD` and `Adagrad` as they
-are.
+Use `nn.Embedding(..., sparse=True)`, or `nn.EmbeddingBag` likewise, with an optimizer that accepts
+sparse gradients: `SparseAdam` for the table instead of `Adam`, with a second optimizer for the
+rest; `SGD` and `Adagrad` as they are.
 
 ## How the gain is computed
 From the table's share of the optimizer's time, and the time of making its dense gradient. Low end:
@@ -200,7 +200,7 @@ def _fix(table: EmbeddingTable, optimizer: Optimizer, clips: ClipCalls | None) -
     ]
     limits = f" The table cannot have {', '.join(lost)}." if lost else ""
     return Fix(
-        f"Make {_name(table)}{where(table.at)} an nn.Embedding(..., sparse=True) and"
+        f"Create {_name(table)}, which is looked up{where(table.at)}, with sparse=True, and"
         f" {own}.{limits}",
         "review",
         action="Use sparse gradients for the embedding table",

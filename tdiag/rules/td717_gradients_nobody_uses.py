@@ -15,10 +15,9 @@ they need.
 ## What to do
 Freeze what is not trained: `module.requires_grad_(False)`, once before training. Without the
 underscore, `module.requires_grad = False` only makes an attribute that nothing reads; tdiag looks
-for it. Gradients still
-flow through it to earlier layers. If no earlier layer is trained, call it under `torch.no_grad()`,
-which also saves its graph. If it is meant to be trained, its parameters are missing in the
-optimizer, or their learning rate is 0.
+for it. Gradients still flow through it to earlier layers. If no earlier layer is trained, call it
+under `torch.no_grad()`, which also saves its graph. If it is meant to be trained, its parameters
+are missing in the optimizer, or their learning rate is 0.
 
 ## How the gain is computed
 High end: these parameters' share of all parameters of the models that are called, times the time of
