@@ -302,8 +302,7 @@ class Windows:
         return min(MOST_SETTLE, 1 + queued)
 
     def _try_to_begin(self, now: int) -> None:
-        """Begin the window once the queues are in their usual state and its profiler is really
-        on."""
+        """Begin the window once the queues are as usual and its profiler is really on."""
         assert self.window is not None
         if self.settle > 0 and not self.boundary.starved:
             return  # an empty queue holds no extra batches
