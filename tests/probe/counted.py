@@ -32,16 +32,18 @@ def check_share(
     part: Callable[[OpLine], float],
     least: float = 0.0,
     most: float = 1.0,
-) -> None:
+) -> Ops:
     """Assert that ``part`` ÷ the time of the calls at this line is from ``least`` to ``most``: in
     one run, or else in the median of three, because a stall of the machine in a single call is
-    longer than all of the others."""
+    longer than all of the others. Returns what the last run counted."""
     shares: list[float] = []
     for run in "abc":
         (folder / run).mkdir()
-        lines = at_line(folder / run, script, line)
+        ops = counted(folder / run, script)
+        lines = [x for x in ops.lines if x.at.line == line]
         assert lines, f"no call at line {line}"
         shares.append(sum(map(part, lines)) / (sum(x.elapsed_ns for x in lines) or 1.0))
         if run == "a" and least <= shares[0] <= most:
-            return
+            return ops
     assert least <= statistics.median(shares) <= most, shares
+    return ops
