@@ -92,8 +92,8 @@ class Schedules:
 
 MOST_MODULES = 64  # to remember; losses created every step have no parameters
 VALUES_READ = 4  # one value of each of four parameters, to see whether anything updates them
-# Gradients that were added to so often without being cleared are not accumulated for an update:
-# that of the parameter would be rarer than every eighth update of the others.
+# Heuristic: gradients that were added to so often without being cleared are not accumulated for an
+# update, which would be rarer than every eighth of the others'.
 TIMES_ADDED = 8
 MOST_GROUPS = 8  # learning rates written down for one optimizer
 # Reading 512 MB of gradients takes 50 to 100 ms on one core; larger models are not read there.

@@ -26,8 +26,8 @@ end: nothing. Where an optimizer has them all the same, at a learning rate of 0,
 their state: their share of its time is added, half of that at the low end.
 
 ## When this advice is wrong
-The script itself reads the gradients, for a saliency map or a log; or a schedule raises the
-learning rate later (then freeze them until it does).
+The script itself reads the gradients, for a saliency map, a log, or an update by hand that never
+clears them; or a schedule raises the learning rate later (then freeze them until it does).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from tdiag.evidence.torch_ops import Ops
 
 from .counted import check_share
-from .harness import watch_code
+from .counted import counted as counted_of
 
 SCRIPT = """
 import torch
@@ -47,12 +47,7 @@ COPIED, HERE = (
 
 
 def counted(folder: Path, made: str, copied: str = "") -> Ops:
-    script = SCRIPT.format(made=made, copied=copied)
-    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
-    assert run.returncode == 0 and run.of("failure") == []
-    ops = run.evidence().get(Ops)
-    assert ops is not None
-    return ops
+    return counted_of(folder, SCRIPT.format(made=made, copied=copied))
 
 
 @pytest.mark.parametrize(
