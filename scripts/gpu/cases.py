@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Literal
 
 from gpu.planted import PLANTED, TRIED, Planted, training
@@ -190,7 +191,8 @@ def kernel_sums(bench: Bench) -> None:
     """The device's time in the budget is that of CUDA events around the same calls, and the trace
     counts the products that the step makes: one forward, one backward."""
     found = bench.diagnosis(bench.script(EVENTS))
-    events = number((bench.folder / "stdout.txt").read_text(), "STEP_NS")
+    printed = (bench.folder / "stdout.txt").read_text()
+    events = median(float(x.split()[1]) for x in printed.splitlines() if x.startswith("STEP_NS"))
     compute = next(p["ns"] for p in found["budget"] if p["component"] == "compute")
     products = [x for x in found["roofline"]["lines"] if x["name"] == "aten::mm"]
     counted = sum(x["count"] for x in products)
@@ -213,9 +215,12 @@ def check(change: str, code: int, bench: Bench) -> None:
     _commit(bench)
     script.write_text(source.replace("range(20)", change))
     done = bench.tdiag(
-        "check", str(script), "--against", "HEAD", "--time-budget", CHECK_BUDGET, "-q"
+        "check", str(script), "--against", "HEAD", "--time-budget", CHECK_BUDGET, "-q", "--json"
     )
-    expect(done.returncode == code, f"exit {done.returncode}: {done.stdout[-600:]}{done.stderr}")
+    expect(done.stdout, f"exit {done.returncode}: {done.stderr[-600:]}")
+    found = json.loads(done.stdout)
+    bench.measured |= {"verdict": found["verdict"], "step": json.dumps(found["step"])}
+    expect(done.returncode == code, f"exit {done.returncode}: {found['reasons']}")
 
 
 def both_too_large(bench: Bench) -> None:

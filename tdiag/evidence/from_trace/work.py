@@ -13,6 +13,7 @@ import numpy as np
 from tdiag.evidence.from_trace.device_work import issuing_ops
 from tdiag.evidence.from_trace.host_ops import (
     DTYPES,
+    MATRIX,
     NOT_A_TENSOR,
     Phase,
     created,
@@ -49,13 +50,14 @@ def work(
     recorded (``record_shapes``)."""
     trace = view.trace
     computing = _computing(ops, phases)
-    rows = _counted(view, ops)
+    kernels = window.began(view, view.work)
+    issuing = issuing_ops(view, ops, kernels)
+    rows = _counted(view, ops, issuing)
     rows = rows[computing[rows]]
     if not len(rows):
         return None
     device = np.zeros(len(ops.rows))
-    kernels = window.began(view, view.work)
-    issuers = _enclosing(ops, rows)[issuing_ops(view, ops, kernels)]
+    issuers = _enclosing(ops, rows)[issuing]
     np.add.at(device, issuers[issuers >= 0], trace.dur_ns[kernels][issuers >= 0])
     makers = _makers(view, ops)[rows]
     backward = makers >= 0
@@ -105,9 +107,10 @@ def _computing(ops: Nested, phases: Sequence[Phase]) -> Mask:
     return inside
 
 
-def _counted(view: TraceView, ops: Nested) -> Rows:
+def _counted(view: TraceView, ops: Nested, issuing: Rows) -> Rows:
     """Of ops that call one another, the one that does the work: a matrix op counts with all it
-    calls, else the innermost."""
+    calls, else the innermost, and each other that issues kernels itself (``issuing``: for each
+    kernel its op, else −1). The backward of an index sorts by other ops, then adds by its own."""
     shaped = view.trace.shapes[ops.rows] >= 0
     matrices, counted = matrix_rows(view, ops)
     leaf = shaped & ~wrapping(ops, np.flatnonzero(shaped))
@@ -115,7 +118,9 @@ def _counted(view: TraceView, ops: Nested) -> Rows:
     while (above >= 0).any():
         leaf &= ~((above >= 0) & counted[above])
         above = np.where(above >= 0, ops.parent[above], -1)
-    return np.union1d(matrices, np.flatnonzero(leaf))
+    innermost = np.union1d(matrices, np.flatnonzero(leaf))
+    own = np.unique(issuing[(issuing >= 0) & (_enclosing(ops, innermost)[issuing] < 0)])
+    return np.union1d(innermost, own[shaped[own] & ~view.trace.named(ops.rows[own], MATRIX.match)])
 
 
 def _makers(view: TraceView, ops: Nested) -> Rows:
