@@ -318,14 +318,14 @@ PLANTED = (
         fix={},
     ),
     Planted(
-        "TD741", None, line="x = F.gelu(",
+        "TD741", None, line="F.linear(x, layer.weight",
         fault={"batch": "4096", "setup": _FACTORED.format(
             applied="F.linear(x, layer.weight + b @ a, layer.bias)")},
         fix={"batch": "4096", "setup": _FACTORED.format(
             applied="layer(x) + x @ a.T @ b.T")},
     ),
     Planted(
-        "TD745", None, line="x = F.gelu(",
+        "TD745", None, line="weight[kind]",
         fault={"batch": "1024", "setup": _BY_KIND.format(
             picked="(x.unsqueeze(1) @ weight[kind]).squeeze(1)")},
         fix={"batch": "1024", "setup": _BY_KIND.format(picked="(x @ weight)[kind, rows]")},

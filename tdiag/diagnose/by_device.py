@@ -11,7 +11,7 @@ from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
-from tdiag.evidence.device import COMPUTE_FAMILIES, DeviceTime, Kernels
+from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.roofline import Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
@@ -20,7 +20,7 @@ from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, held
 from tdiag.rules.call_parts import recorded_ns
-from tdiag.rules.device_waits import ISSUING
+from tdiag.rules.device_waits import ISSUING, computing_cuts
 
 WHY = (
     "The device's time is divided among the calls by their estimated work; at the low end theirs"
@@ -130,10 +130,7 @@ def _fewer(share: float) -> dict[str, float]:
 def _shortened(saved: float, whole: float) -> dict[str, float]:
     """All kernels get shorter by the share that is saved, so that the replay shows where the host
     becomes the limit: the trace does not say which kernels it is."""
-    share = min(1.0, saved / whole) if whole else 0.0
-    return {
-        f"{family}{suffix}": 1 - share for family in COMPUTE_FAMILIES for suffix in ("", " float32")
-    }
+    return computing_cuts(1 - min(1.0, saved / whole) if whole else 1.0)
 
 
 def _if_wrong(spent: float, whole: float, times: float) -> float:

@@ -71,11 +71,14 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
 
 def _at_best(replay: Replay, gain: Gain, pace: float, step_ns: float, varying: bool) -> float:
     """ns per clean step. ``varying``: copies from or to pageable memory go, whose time varies most:
-    where the replayed steps are shorter than clean ones, the difference may be theirs."""
+    where the replayed steps are shorter than clean ones, the difference may be theirs, up to the
+    time that they took in the trace."""
     before, after = (replay.end_ns(cuts, pace=pace) for cuts in ({}, gain.high_cuts))
     share = 1 - after / before if before else 0.0
-    rest = step_ns - after / replay.steps if varying and share > 0 else 0.0
-    return max(0.0, share * step_ns, rest)
+    if not varying or share <= 0:
+        return max(0.0, share * step_ns)
+    copied = replay.spent_ns(gain.high_cuts) / replay.steps
+    return max(share * step_ns, min(step_ns - after / replay.steps, share * step_ns + copied))
 
 
 def _paces(replay: Replay, clean_ns: float) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ way: a graph of host and device tasks, some of which are removed or shortened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,12 @@ class Replay(Kind, frozen=True, kw_only=True):
         """The share of the steps' time that a change saves, 0..1: see :meth:`end_ns`."""
         before = self.end_ns({}, pace=pace)
         return max(0.0, 1 - self.end_ns(scale, pace=pace, fed=fed) / before) if before else 0.0
+
+    def spent_ns(self, tags: Collection[str]) -> float:
+        """What calls with these tags take themselves, or what they issue, whichever is more."""
+        chosen = np.flatnonzero([tag in tags for tag in self.tags])
+        calls = self.own[np.isin(self.tag, chosen)].sum()
+        return float(max(calls, self.length[np.isin(self.work_tag, chosen)].sum()))
 
     def end_ns(self, scale: Mapping[str, float], *, pace: float = 1.0, fed: bool = True) -> float:
         """When host and device are done with the changed steps: every time × its tag's factor. For

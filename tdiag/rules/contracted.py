@@ -57,10 +57,9 @@ class Contracted:
 
 
 def found_in(budget: Budget, phases: Phases, ops: Ops, kind: str) -> Contracted | None:
-    """The calls of this kind (``OpLine.contraction``); None without any, and on a device, whose
-    time the host's clock does not show."""
+    """The calls of this kind (``OpLine.contraction``); None without any."""
     lines = [line for line in ops.lines if line.contraction == kind]
-    if budget.has_device or not lines:
+    if not lines:
         return None
     spent, most, share = contracted_ns(lines, phases, ops)
     total = sum(spent.values())

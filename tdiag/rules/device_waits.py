@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from tdiag.evidence.device import MEMORIES, Copy, DeviceTime, Sync, SyncLines, Syncs
+from tdiag.evidence.device import (
+    COMPUTE_FAMILIES,
+    MEMORIES,
+    Copy,
+    DeviceTime,
+    Sync,
+    SyncLines,
+    Syncs,
+)
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
@@ -32,6 +40,11 @@ def issuing_cuts(budget: Budget, starved: float, left: float) -> dict[str, float
     in which the host issues work is not launching and stays whole."""
     share = starved / max(starved, held(budget, *ISSUING))
     return dict.fromkeys(ISSUING_TAGS, 1 - share * (1 - left))
+
+
+def computing_cuts(left: float) -> dict[str, float]:
+    """The factors of a replay in which ``left`` remains of the time of every kernel, 0..1."""
+    return {f"{family}{kind}": left for family in COMPUTE_FAMILIES for kind in ("", " float32")}
 
 
 def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:

@@ -1,9 +1,9 @@
 """Tensor shapes depend on values
 
 ## What it measures
-Lines that select by value (`nonzero`, `unique`, `masked_select`) and that torch's debug mode saw
-synchronise: how often, their share of the device idle time after synchronisations, and the kernels
-that find and gather the elements.
+Lines that select by value (`x[mask]`, `nonzero`, `where(mask)`, `unique`, `masked_select`) and that
+torch's debug mode saw synchronise: how often, their share of the device idle time after
+synchronisations, and the kernels that find and gather the elements.
 
 ## Why it is slow
 The host needs the size of the result before it can continue. It waits for the device, and the
@@ -12,7 +12,8 @@ backward: several passes where one would do.
 
 ## What to do
 Keep the shape: `torch.where(mask, x, 0)`, or use the mask as a weight in the sum and in its
-divisor.
+divisor. If a loop selects the rows of each group (of each expert), sort the rows by group once,
+read the sizes of all groups at once, and split.
 
 ## How the gain is computed
 From the idle time after synchronisations × these lines' share of them, and from the kernels of
@@ -32,6 +33,7 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.device_waits import Drains, drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
@@ -83,14 +85,29 @@ def check(
             *((ns("kernels that find and gather", gathering, "trace"),) if gathering else ()),
             *(found.measures() if found else ()),
         ),
-        fix=Fix(
-            f"Keep the shape{where(worst.at)}: torch.where(mask, x, 0), or (x * mask).sum() /"
-            " mask.sum(), instead of x[mask] or nonzero().",
-            "review",
-            action="Use torch.where instead of selecting by mask",
-        ),
+        fix=_fix(worst.at, ops),
         gain=_gain(found, gathering),
         at=worst.at,
+    )
+
+
+def _fix(at: Place, ops: Ops) -> Fix:
+    if any(x.in_loop and x.at.spot == at.spot for x in ops.lines):
+        return Fix(
+            f"If the loop{where(at)} selects the rows of each group, sort the rows by group once,"
+            " read the sizes of all groups at once, and split; else keep the shape with"
+            " torch.where(mask, x, 0).",
+            "review",
+            action="Split sorted rows instead of selecting those of each group",
+            code="order = group.argsort()\n"
+            "sizes = group.bincount(minlength=groups).tolist()  # one wait for all groups\n"
+            "parts = x[order].split(sizes)",
+        )
+    return Fix(
+        f"Keep the shape{where(at)}: torch.where(mask, x, 0), or (x * mask).sum() / mask.sum(),"
+        " instead of x[mask] or nonzero().",
+        "review",
+        action="Use torch.where instead of selecting by mask",
     )
 
 

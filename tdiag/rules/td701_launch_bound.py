@@ -72,12 +72,7 @@ from tdiag.rules.fixed_cost import (
     merged_work,
 )
 from tdiag.rules.hooks import hooks_of, in_hook
-from tdiag.rules.loops import (
-    LAYERS,
-    MIN_LINE_CALLS,
-    rewriting,
-    value_loops,
-)
+from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
 from tdiag.rules.model_calls import MIN_MODEL_CALLS, model_loop
 from tdiag.units import duration, per_step, percent
 
@@ -139,7 +134,7 @@ def check(
         raise Abstain("no device activity was traced")
     if loop:
         return None
-    return _on_device(budget, device, loader, agent)
+    return _on_device(budget, device, loader, agent, _most_in_a_loop(ops, []) if ops else None)
 
 
 def _in_a_loop(
@@ -314,8 +309,9 @@ def _most_in_a_loop(ops: Ops, apart: list[OpLine]) -> Place | None:
 
 
 def _on_device(
-    budget: Budget, device: DeviceTime, loader: Loader | None, agent: bool
+    budget: Budget, device: DeviceTime, loader: Loader | None, agent: bool, loop_at: Place | None
 ) -> Found | None:
+    """``loop_at``: where most torch calls of forward are made, if in a loop."""
     starved = starved_ns(budget, device)
     if not starved:
         return None
@@ -324,6 +320,7 @@ def _on_device(
             f"The device waits {duration(starved)} per step for launches"
             f" ({percent(starved / budget.step_ns)}): {device.kernels_per_step:.0f} kernels of"
             f" {duration(device.mean_kernel_ns)} on average."
+            + (f" Most of forward is launched in a loop{where(loop_at)}." if loop_at else "")
         ),
         evidence=(
             ns("device idle, waiting for a launch", starved, "trace"),
@@ -341,7 +338,7 @@ def _on_device(
             issuing_cuts(budget, starved, 1 / DOUBLED_BATCH),
             issuing_cuts(budget, starved, 0.0),
         ),
-        at=loader.created_at if loader else None,
+        at=loop_at or (loader.created_at if loader else None),
     )
 
 

@@ -29,8 +29,10 @@ environments you choose) and on how much of a call is fixed cost, of which only 
 measured: the cost of as many empty torch calls. So the low end is certain: half of that minimum if
 calls wait for values read from the previous one (as with two environments), else all of it except
 one call's share (device: of the idle time), or, of independent calls, all but five times what their
-shapes need; for cells, the smallest measured gain. High end: the time of all calls but one, with
-what the loop's lines do for each of them; if calls do work, and for cells, the largest measured
+shapes need; for cells, the smallest measured gain, or on a device the idle time of all kernels but
+two for each call. High end: the time of all calls but one, with
+what the loop's lines do for each of them; on a device the idle time, and of the kernels what their
+arithmetic does not need; if calls do work, and for cells, the largest measured
 gain, or what their shapes leave; for a recurrence with the gates of an LSTM, a GRU or a plain
 recurrent layer (by its sigmoids and hyperbolic tangents), what torch's own leaves. To measure it,
 time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed cost.
@@ -54,10 +56,10 @@ from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, count, ns, same_function, where
+from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, same_function, where
 from tdiag.rules.callers import inclusive_of_lines
 from tdiag.rules.cells import LEFT, saved_by_sequence
-from tdiag.rules.device_waits import ISSUING, issuing_cuts, starved_ns
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, computing_cuts, issuing_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import (
     FIXED_COST_FACTOR,
@@ -101,7 +103,7 @@ def check(
     if loop is None:
         return None
     if budget.has_device:
-        cost: _Cost | None = _on_device(budget, device)
+        cost: _Cost | None = _on_device(budget, device, loop)
     else:
         cost = _on_cpu(phases, ops, dispatch, loop, work, roof)
     if cost is None or not cost.spent_ns:
@@ -112,6 +114,9 @@ def check(
     most, gone = min(1 - left, cost.most_frac), f"{_calls(loop.fewest)} instead of {loop.each:.0f}"
     if most == cost.most_frac:
         gone = f"{percent(most)} of the calls' time, {cost.limit}"
+    best = _at_best(budget, loop, ops, work, roof, left) if budget.has_device else {}
+    if best.keys() - ISSUING_TAGS:
+        gone = f"{gone}, whose kernels take what their arithmetic needs"
     high = spent * most
     parts: tuple[str, ...] = (*PHASES, "backward")
     lines_ns = 0.0 if budget.has_device else _done_for_each(loop, ops, trees) * budget.step_ns
@@ -120,7 +125,9 @@ def check(
         high, parts = lines_ns * (1 - left), (*parts, "prepare", "evaluation")
         gone = f"{gone}, with all that is done for each ({duration(lines_ns)} of samples)"
     least, kept = cost.least_ns * LOW_END_FRAC, "half of the fixed costs"
-    if loop.sequence and not budget.has_device:
+    if loop.sequence and budget.has_device:
+        least, kept = cost.least_ns, "of each call's kernels one in forward and one in backward"
+    elif loop.sequence:
         least, kept = cost.least_ns, "the smallest gain measured for a sequence"
     elif not budget.has_device and not _waits(loop) and not loop.chained:
         least, kept = cost.least_ns * (1 - left), "the fixed costs of the other calls"
@@ -148,9 +155,9 @@ def check(
             min(least, spent * most),
             high,
             f"low end: {kept}; high end: {gone}.",
-            ISSUING if budget.has_device else parts,
-            issuing_cuts(budget, spent, LOW_END_FRAC) if budget.has_device else {},
-            issuing_cuts(budget, spent, left) if budget.has_device else {},
+            (*ISSUING, "compute") if budget.has_device else parts,
+            issuing_cuts(budget, spent, 1 - least / spent) if budget.has_device else {},
+            best,
         ),
         at=loop.at,
     )
@@ -170,12 +177,39 @@ class _Cost:
     best_ns: float = math.inf
 
 
-def _on_device(budget: Budget, device: DeviceTime | None) -> _Cost:
+def _on_device(budget: Budget, device: DeviceTime | None, loop: ModelLoop) -> _Cost:
+    """A sequence in one call still issues kernels for each of its steps, but no others: at worst
+    one in forward and one in backward (cuDNN's recurrent layers issue fewer)."""
     if device is None:
         raise Abstain("no device activity was traced")
     starved = starved_ns(budget, device)
     measure = ns("device idle, waiting for a launch", starved, "trace")
-    return _Cost(starved, starved, (measure,))
+    least = starved
+    if loop.sequence:
+        stay = 2 * loop.calls / device.kernels_per_step if device.kernels_per_step else 1.0
+        least = starved * max(float(LOW_END_FRAC), 1 - stay)
+    return _Cost(starved, least, (measure,))
+
+
+def _at_best(
+    budget: Budget,
+    loop: ModelLoop,
+    ops: Ops | None,
+    work: Work | None,
+    roof: Roof | None,
+    left: float,
+) -> dict[str, float]:
+    """The factors of a replay without the idle time and, of the loop's kernels, with the time that
+    their arithmetic needs: each call reads the weights and adds up their gradients again."""
+    assert ops is not None or not loop.lines
+    cuts = issuing_cuts(budget, sum(held(budget, x) for x in ISSUING), left)
+    lines = [x for x in ops.lines if x.phase in PHASES] if ops else []
+    whole, computing = sum(x.elapsed_ns for x in lines), held(budget, "compute")
+    if work is None or roof is None or not whole or not computing:
+        return cuts
+    needed = sum(map(roof.compute_ns, work.ops)) / computing
+    share = min(1.0, sum(x.elapsed_ns for x in loop.lines) / whole)
+    return cuts | computing_cuts(min(1.0, max(1 - share * (1 - left), needed)))
 
 
 def _on_cpu(

@@ -43,6 +43,7 @@ CODE = "TD730"
 NAME = "outer-product-then-reduced"
 CLASS = "compute"
 UNTRIED = "the expression must be rewritten"
+BY_WORK = True
 
 OUTER_LOW = Threshold(
     1.4,

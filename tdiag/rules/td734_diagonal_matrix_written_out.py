@@ -41,6 +41,7 @@ CODE = "TD734"
 NAME = "diagonal-matrix-written-out"
 CLASS = "compute"
 UNTRIED = "the expression must be rewritten"
+BY_WORK = True
 
 DIAGONAL_LOW = Threshold(
     2.0,

@@ -38,6 +38,7 @@ CODE = "TD735"
 NAME = "enlarged-then-projected"
 CLASS = "compute"
 UNTRIED = "the expression must be rewritten"
+BY_WORK = True
 
 SMALL_LOW = Threshold(
     1.8,

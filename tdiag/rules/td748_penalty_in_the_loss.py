@@ -40,6 +40,7 @@ CODE = "TD748"
 NAME = "penalty-in-the-loss"
 CLASS = "compute"
 UNTRIED = "the factor of the penalty is known to the script alone"
+BY_WORK = True
 
 _MEASURED = (
     "Measured, with backward and less weight decay, four sizes in three ways, one core, torch 2.13:"
@@ -54,7 +55,7 @@ WITH_BACKWARD_HIGH = Threshold(
 
 def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
     part = part_of_calls(phases, ops, None, lambda x: x.penalty_ns)
-    if part is None or budget.has_device:
+    if part is None:
         return None
     total, at = part.ns, part.lines[0].at
     return Found(

@@ -62,6 +62,15 @@ def test_waste_is_priced_by_the_device_not_by_the_launches() -> None:
     assert "estimated work" in found.why_gain
 
 
+def test_large_tensors_that_are_summed_count_by_what_they_cost_the_device() -> None:
+    body, head = lines()
+    summed = replace(head, thrown_away_ns=0.0, contracted_ns=head.work_ns, contraction="product")
+    found = run_rule(find("TD721"), evidence().add(ops(body, summed)))
+    assert isinstance(found, Finding)
+    assert "67.5 ms per step with its backward" in found.summary  # three quarters of 90
+    assert found.components == ("compute",)
+
+
 def test_the_optimizers_kernels_are_no_part_of_forward() -> None:
     with_update = evidence().add(kernels(family("gemm", 20), family("optimizer", 10)))
     found = run_rule(find("TD728"), with_update)

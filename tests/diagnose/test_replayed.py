@@ -158,6 +158,12 @@ def test_the_clean_step_tells_how_much_the_profiler_slowed_the_host(tmp_path: Pa
     assert finding("TD601", slow) is None
 
 
+def test_short_copies_are_not_what_makes_clean_steps_longer(tmp_path: Path) -> None:
+    """The replay admits a host three times as fast, whose steps are far shorter than clean ones."""
+    before = [("pageable", 5), *layers(60, 90, 6)]
+    assert finding("TD301", clean(seen(tmp_path, before), took(before) / STEPS)) is None
+
+
 def test_workers_that_keep_the_step_waiting_lower_the_low_end(tmp_path: Path) -> None:
     working = [*layers(30, 10, 100, CHAIN), ("value", 2.0)]
     found = finding("TD604", seen(tmp_path, [("data", 4000), *working]))

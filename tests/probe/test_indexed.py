@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tdiag.probe.capture.indexed import sized_by_value
 
 from .counted import check_share
 
@@ -47,3 +51,39 @@ def test_index_select_could_pick_them(picked: str, tmp_path: Path) -> None:
 def test_what_is_something_else(picked: str, tmp_path: Path) -> None:
     script = SCRIPT.format(picked=picked)
     check_share(tmp_path, script, 12, lambda x: x.indexed_ns, most=0.0)
+
+
+class Names(TorchFunctionMode):
+    """What each call selects by value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str | None] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.found.append(sized_by_value(func.__name__, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("x[mask]", "masked_select"),
+        ("x[0, mask[0]]", "masked_select"),
+        ("x.__setitem__(mask, x[mask])", "masked_select"),
+        ("torch.where(mask)", "nonzero"),
+        ("torch.argwhere(mask)", "nonzero"),
+        ("mask.nonzero()", "nonzero"),
+        ("torch.unique_consecutive(x)", "unique"),
+        ("torch.where(mask, x, 0)", None),
+        ("x.__setitem__(mask, 0)", None),
+        ("x.__setitem__(mask, torch.tensor(0.0))", None),
+        ("x[torch.tensor([1, 0])]", None),
+        ("x[1:]", None),
+    ],
+)
+def test_which_calls_need_values_for_the_size_of_their_result(call: str, found: str | None) -> None:
+    x = torch.randn(3, 3)
+    with Names() as names:
+        eval(call, {"torch": torch, "x": x, "mask": x > 0})
+    assert names.found[-1] == found

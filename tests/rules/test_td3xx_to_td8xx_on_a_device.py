@@ -296,3 +296,21 @@ def test_selecting_by_value_costs_its_kernels_too() -> None:
     scale = 25 / 26  # clean step ÷ traced step
     assert found.at_best_ns - waits.at_best_ns == pytest.approx(2 * MS * scale, rel=0.01)
     assert "compute" in found.components
+
+
+def test_rows_of_each_group_that_a_loop_selects_can_be_sorted_once() -> None:
+    evidence = find("TD402").fires()
+    line = op_line(55, "loss", 3, conversions={"nonzero": 3.0}, in_loop=True)
+    assert "argsort" in finding("TD402", evidence.add(ops(line))).fix.code
+    assert "argsort" not in finding("TD402", find("TD402").fires()).fix.code
+
+
+def test_the_loop_that_launches_most_of_forward_is_named() -> None:
+    loop = op_line(20, "forward", 240, in_loop=True, names={"linear": 240.0})
+    few = op_line(30, "forward", 24)
+    step = budget(device=True, compute=10, launch=90)
+    waiting = Evidence().add(step, device_time(100, launch_starved_ns=90 * MS))
+    assert finding("TD701", waiting).location is None
+    found = finding("TD701", waiting.add(ops(loop, few)))
+    assert found.location is not None
+    assert found.location.line == 20

@@ -46,7 +46,3 @@ def test_without_gradients_there_is_no_backward() -> None:
 def test_a_difference_is_a_distance() -> None:
     found = judged(contraction="difference")
     assert found is not None and "torch.cdist" in found.fix.text
-
-
-def test_silent_on_a_device() -> None:
-    assert judged(budget(device=True, compute=50)) is None

@@ -27,7 +27,7 @@ from .cost_on_device import device_ns
 from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights, flat
 from .gathered import GatheredWeights
-from .indexed import by_brackets
+from .indexed import by_brackets, sized_by_value
 from .input_gradients import InputGradients
 from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
@@ -49,8 +49,8 @@ RESHAPING = ("Squeeze", "View", "Reshape", "UnsafeView")  # of what was taken, o
 CONVERSIONS = {
     "item": "item", "__bool__": "bool", "__float__": "float", "__int__": "int",
     "__index__": "int", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy",
-    "cpu": "cpu", "nonzero": "nonzero", "__repr__": "print", "__format__": "print",
-    "__contains__": "in", "__len__": "len", "unique": "unique", "masked_select": "masked_select",
+    "cpu": "cpu", "__repr__": "print", "__format__": "print", "__contains__": "in",
+    "__len__": "len",
 }  # fmt: skip
 # Properties that are ops: their names → those of the functions that do the same.
 PROPERTIES = {
@@ -247,8 +247,8 @@ class OpsCapture(Capture):
             line.grad_calls += 1  # a recurrent layer returns several
         if self.by_line and (not in_backward or name in GRADS):
             self.backward.made(name, args, kwargs, results, line, took, before)
-        if name in CONVERSIONS:
-            line.conversions[CONVERSIONS[name]] += 1
+        if kind := CONVERSIONS.get(name) or sized_by_value(name, args, kwargs):
+            line.conversions[kind] += 1
         elif name in CONSTRUCTIONS and callee is None and not _of_tensor(args, kwargs):
             line.constructions += 1  # not torch's collate_fn, under the loop
             line.constructed += took
