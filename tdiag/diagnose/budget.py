@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tdiag import units
-from tdiag.evidence.device import Device, DeviceTime
+from tdiag.evidence.device import BETWEEN_STEPS, DEVICE_BUSY, Device, DeviceTime
 from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps, component_of
@@ -15,12 +15,6 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import known_to
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, reads_value
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MIN_SAMPLES
-
-# Device activity counts as traced, because the profiler slows the host but not the device.
-DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
-# Host phases that a trace of a few steps easily misses: taken whole from the clean window, with the
-# device work that they cause.
-BETWEEN_STEPS = ("evaluation", "checkpoint", "gc")
 
 
 def make_budget(evidence: Evidence) -> Budget | None:

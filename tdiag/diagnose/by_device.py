@@ -20,7 +20,7 @@ from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, held
 from tdiag.rules.call_parts import recorded_ns
-from tdiag.rules.device_waits import ISSUING, computing_cuts
+from tdiag.rules.device_waits import ISSUING, busy_scale, computing_cuts
 
 WHY = (
     "The device's time is divided among the calls by their estimated work; at the low end theirs"
@@ -47,7 +47,7 @@ def priced_by_device(evidence: Evidence) -> Mapping[type[Kind], Kind]:
         raise Abstain("what the calls cost the device was not counted")
     if work is None or device is None:
         raise Abstain("what the device did in forward and in backward was not traced")
-    scale = budget.step_ns / device.step_ns
+    scale = busy_scale(budget, device)
     forward, backward = (
         sum(op.device_ns or 0.0 for op in work.ops if op.backward is late) * scale
         for late in (False, True)

@@ -15,8 +15,7 @@ from typing import get_args
 
 from msgspec import structs
 
-from tdiag.diagnose.budget import DEVICE_BUSY
-from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.device import DEVICE_BUSY, DeviceTime
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run.ranks_of_run import batch_samples
 from tdiag.evidence.machine import Environment, Threads

@@ -29,6 +29,13 @@ class Device(Kind, frozen=True, kw_only=True):
     memory_bytes: int | None = None
 
 
+# Device activity counts as traced, because the profiler slows the host but not the device.
+DEVICE_BUSY = ("compute", "comm", "h2d", "d2h")
+# Host phases that a trace of a few steps easily misses: taken whole from the clean window, with the
+# device work that they cause.
+BETWEEN_STEPS = ("evaluation", "checkpoint", "gc")
+
+
 class DeviceTime(Kind, frozen=True, kw_only=True):
     """Where the traced step's time went, ns per step; the components add up to ``step_ns``.
 

@@ -13,6 +13,7 @@ from tdiag.evidence.steps import Budget
 from tdiag.evidence.torch_ops import Attention
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Gain
+from tdiag.rules.device_waits import busy_scale
 
 ON_DEVICE_HIGH = Threshold(
     3.0,
@@ -52,7 +53,7 @@ def kernels_ns(budget: Budget, parts: DeviceParts | None, device: DeviceTime | N
     if not budget.has_device or parts is None or device is None:
         return 0.0
     traced = sum(part.device_ns for part in parts.ops if part.name in PARTS)
-    return traced * budget.step_ns / device.step_ns
+    return traced * busy_scale(budget, device)
 
 
 def gain_on_device(

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from tdiag.evidence.device import (
+    BETWEEN_STEPS,
     COMPUTE_FAMILIES,
+    DEVICE_BUSY,
     MEMORIES,
     Copy,
     DeviceTime,
@@ -19,7 +21,7 @@ from tdiag.evidence.device import (
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
-from tdiag.rules.base import Gain, bytes_, count, held, ns
+from tdiag.rules.base import DATA_WAIT, Gain, bytes_, count, held, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 
 # Budget components in which the device is idle while the host issues work. Waiting for data and
@@ -29,10 +31,28 @@ ISSUING = ("launch", "optimizer", "other")
 ISSUING_TAGS = ("call", *(f"host {state}" for state in ISSUING))
 
 
+def busy_scale(budget: Budget, device: DeviceTime) -> float:
+    """The device's time in the clean step ÷ that in the traced one: 1, however much the profiler
+    slowed the host, unless the device was busy for longer than the clean step."""
+    traced = sum(device.components_ns.get(name, 0.0) for name in DEVICE_BUSY)
+    clean = held(budget, *DEVICE_BUSY)
+    return clean / traced if traced and clean else budget.step_ns / device.step_ns
+
+
+def idle_scale(budget: Budget, device: DeviceTime) -> float:
+    """The same of the device's idle time within steps, in which the profiler slowed the host."""
+    without = (*DEVICE_BUSY, *BETWEEN_STEPS, *DATA_WAIT)
+    clean, traced = (
+        sum(ns for name, ns in parts.items() if name not in without)
+        for parts in (budget.components_ns, device.components_ns)
+    )
+    return clean / traced if traced else budget.step_ns / device.step_ns
+
+
 def starved_ns(budget: Budget, device: DeviceTime) -> float:
     """Device idle time before kernels that start the moment they are launched, ns per clean step;
     at most the budget's time for issuing work."""
-    return min(device.launch_starved_ns * budget.step_ns / device.step_ns, held(budget, *ISSUING))
+    return min(device.launch_starved_ns * idle_scale(budget, device), held(budget, *ISSUING))
 
 
 def issuing_cuts(budget: Budget, starved: float, left: float) -> dict[str, float]:
@@ -49,7 +69,7 @@ def computing_cuts(left: float) -> dict[str, float]:
 
 def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:
     """Time of these copies that no compute overlaps, ns per clean step."""
-    return sum(copy.exposed_ns for copy in copies) * budget.step_ns / device.step_ns
+    return sum(copy.exposed_ns for copy in copies) * busy_scale(budget, device)
 
 
 def merged(copies: Sequence[Copy]) -> Copy:
@@ -86,7 +106,7 @@ def copy_measures(copy: Copy, host: bool = False) -> tuple[Measure, ...]:
 class Drains:
     """Synchronisations after which the device idles. ``frac``: the share of them that the fix
     removes. ``names``: all calls that would go with it, also those without idle time. ``scale``:
-    clean step ÷ traced step, because traced steps are longer.
+    idle time of the clean step ÷ that of the traced one (:func:`idle_scale`).
     """
 
     syncs: Sequence[Sync]
@@ -148,7 +168,7 @@ def drains(
         return None
     traced = max(draining, key=lambda sync: sync.idle_after_ns).at
     names = frozenset(sync.name for sync in syncs)
-    return Drains(draining, traced or at, budget.step_ns / device.step_ns, names, frac)
+    return Drains(draining, traced or at, idle_scale(budget, device), names, frac)
 
 
 def waits(syncs: Syncs) -> list[Sync]:

@@ -138,7 +138,7 @@ def sync(**changes: Any) -> Sync:
 
 def device_time(step_ms: float, **changes: Any) -> DeviceTime:
     plain = DeviceTime(
-        step_ns=step_ms * MS, components_ns={"compute": step_ms * MS}, busy_frac=1.0,
+        step_ns=step_ms * MS, components_ns={}, busy_frac=1.0,
         kernels_per_step=300.0, mean_kernel_ns=step_ms * MS / 300, launch_starved_ns=0.0, streams=1,
     )  # fmt: skip
     return replace(plain, **changes)

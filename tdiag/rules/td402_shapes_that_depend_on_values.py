@@ -35,7 +35,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, count, ns, where
-from tdiag.rules.device_waits import Drains, drains, waits
+from tdiag.rules.device_waits import Drains, busy_scale, drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, plural
@@ -68,7 +68,7 @@ def check(
     share = times / sum(line.per_step for line in sync_lines.lines)
     found = drains(budget, device, waits(syncs), worst.at, share)
     gathering = sum(x.device_ns for x in parts.ops if x.name in GATHERING) if parts else 0.0
-    gathering *= budget.step_ns / device.step_ns
+    gathering *= busy_scale(budget, device)
     idle = found.idle if found else 0.0
     if found is None and not gathering:
         return None

@@ -41,6 +41,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, ns, version
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import MS, budget, device_time, family, kernels
 from tdiag.rules.thresholds import PRODUCTS_LOW_FRAC
 from tdiag.units import per_step
@@ -92,7 +93,7 @@ def check(
     if major is not None and major < MATRIX_UNITS:
         return None
     matrix = [x for x in kernels.families if x.family in MATRIX and x.tensor_core_ns is not None]
-    cost = _float32(matrix) * budget.step_ns / device.step_ns
+    cost = _float32(matrix) * busy_scale(budget, device)
     if not cost or (flags is not None and flags.autocast_dtype):
         return None
     units = sum(x.tensor_core_ns or 0.0 for x in matrix)

@@ -32,6 +32,7 @@ from tdiag.evidence.training import Flags, Settings
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, frac, ns, text, where
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import budget, device_time, family, flags, kernels, matrix_op, traced
 from tdiag.units import per_step
 
@@ -63,7 +64,7 @@ def check(
     if repeating < MAJORITY_FRAC:
         return None
     off = settings.last("cudnn.benchmark", False) if settings else None
-    cost = convolving * budget.step_ns / device.step_ns
+    cost = convolving * busy_scale(budget, device)
     return Found(
         summary=(
             f"Convolutions take {per_step(cost, budget.step_ns)} with cuDNN's autotuning off"

@@ -29,6 +29,7 @@ from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import budget, device_time, family, kernels
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step
@@ -51,7 +52,7 @@ def check(
     traced = sum(x.device_ns for x in layout)
     if not traced:
         return None
-    cost = traced * budget.step_ns / device.step_ns
+    cost = traced * busy_scale(budget, device)
     return Found(
         summary=f"Kernels that only convert memory layouts take {per_step(cost, budget.step_ns)}.",
         evidence=(

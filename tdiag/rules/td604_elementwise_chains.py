@@ -34,6 +34,7 @@ from tdiag.evidence.torch_ops import HostOps
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import MS, budget, device_time, family, flags, kernels
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step
@@ -62,7 +63,7 @@ def check(
     chains = kernels.chains
     if chains is None or _compiled(host_ops, flags):
         return None
-    scale = budget.step_ns / device.step_ns
+    scale = busy_scale(budget, device)
     cost = chains.device_ns * scale
     fused = chains.device_ns - chains.longest_ns
     whole = sum(x.device_ns for x in kernels.families if x.family == "elementwise")

@@ -46,6 +46,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.attention_time import PARTS, gain_on_device, kernels_ns, written_out
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
 
 CODE = "TD608"
@@ -92,7 +93,7 @@ def check(
     own = sum(op.self_ns for op in host_ops.ops if op.name in PARTS)
     cost = own * budget.step_ns / traced.mean_ns
     on_device = kernels_ns(budget, parts, device)
-    scale = budget.step_ns / device.step_ns if device else 1.0
+    scale = busy_scale(budget, device) if device else 1.0
     gain = gain_on_device(on_device, work, roof, scale) if on_device else None
     if not budget.has_device:
         gain = Gain(

@@ -36,6 +36,7 @@ from tdiag.evidence.torch_ops import MatrixOp, MatrixOps
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, text
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import MS, budget, device_time, environment, matrix_op
 from tdiag.rules.thresholds import PRODUCTS_HIGH_FRAC, PRODUCTS_LOW_FRAC
 from tdiag.units import per_step
@@ -77,7 +78,7 @@ def check(
         raise Abstain(f"which sizes suit {environment.device or 'this device'} is unknown")
     off = [op for op in matrices.ops if op.device_ns and _off(op)]
     traced = sum(op.device_ns or 0.0 for op in off)
-    cost = traced * budget.step_ns / device.step_ns
+    cost = traced * busy_scale(budget, device)
     if not off or cost < NOTICEABLE_FRAC * budget.step_ns:
         return None
     most = max(off, key=lambda op: op.device_ns or 0.0)
@@ -102,7 +103,7 @@ def check(
             "review",
             action=f"Pad the matrix size {size} to {padded}",
         ),
-        gain=_gain(off, budget.step_ns / device.step_ns, roof, kernels, work),
+        gain=_gain(off, busy_scale(budget, device), roof, kernels, work),
         at=work.heaviest(lambda op: (op.name, op.dims) == (most.name, most.dims)) if work else None,
     )
 

@@ -42,6 +42,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.attention_time import gain_on_device, kernels_ns
 from tdiag.rules.base import Found, Gain, count, held, ns, text, where
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import MS, at, budget, host_op, host_ops, ops, traced
 from tdiag.units import plural
 
@@ -98,9 +99,8 @@ def check(
     why = [] if call is None else [x for x in call.unfused if x in _cures(budget)]
     place = None if call is None else call.at
     gain = None
-    if on_device:
-        scale = budget.step_ns / traced.mean_ns
-        gain = gain_on_device(on_device, work, roof, scale, slow[0].dtype)
+    if on_device and device is not None:
+        gain = gain_on_device(on_device, work, roof, busy_scale(budget, device), slow[0].dtype)
     # Dropout alone is a choice of how to train, and the default of many models.
     elif not budget.has_device and why != [DROPOUT]:
         gain = _gain(budget, inside, NO_DROPOUT_HIGH if DROPOUT in why else FUSED_HIGH)

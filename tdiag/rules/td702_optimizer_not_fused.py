@@ -37,6 +37,7 @@ from tdiag.evidence.training import EmbeddingTables, Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, text, version, where
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import budget, environment, optimizers
 from tdiag.rules.thresholds import MIN_OPTIMIZER_FRAC
 from tdiag.units import per_step
@@ -188,7 +189,7 @@ def _kernels_ns(budget: Budget, kernels: Kernels | None, device: DeviceTime | No
     if kernels is None or device is None:
         return 0.0
     traced = sum(x.device_ns for x in kernels.families if x.family == "optimizer")
-    return traced * budget.step_ns / device.step_ns
+    return traced * busy_scale(budget, device)
 
 
 def _unfused(optimizer: Optimizer, has_device: bool) -> bool:

@@ -39,6 +39,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, bytes_, count, held, ns, same_function, text, where
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import MS, at, budget, ddp_settings, device_time
 from tdiag.rules.stragglers import abstain_unless_alone
 from tdiag.rules.thresholds import LARGE_WAIT_FRAC
@@ -117,7 +118,7 @@ def _on_device(
     exposed = _less_waiting(communication.exposed_ns, ranks)
     if not exposed:
         return None
-    cost = exposed * budget.step_ns / device.step_ns
+    cost = exposed * busy_scale(budget, device)
     hidden = 1 - communication.exposed_ns / communication.total_ns
     return Found(
         summary=(

@@ -110,7 +110,11 @@ def test_a_step_on_a_device_is_healthy_only_near_its_data_sheet(
         durations_ns=(device_ns,) * 9, mean_ns=device_ns, count=9, found_by="ProfilerStep"
     )
     work = Work(ops=(product,), calls=10)
-    found = diagnose(Evidence().add(traced, device_time(device_ns / MS), roof, work))
+    found = diagnose(
+        Evidence().add(
+            traced, device_time(device_ns / MS, components_ns={"compute": device_ns}), roof, work
+        )
+    )
     assert found.verdict.cls == "compute"
     assert found.verdict.healthy is healthy
     assert "of the device's data sheet" in found.verdict.summary
@@ -141,7 +145,7 @@ def test_what_is_said_of_computing_follows_how_near_it_comes_to_the_roofline(
     traced = TracedSteps(
         durations_ns=(100 * MS,) * 9, mean_ns=100 * MS, count=9, found_by="ProfilerStep"
     )
-    device = device_time(100, busy_frac=1.0)
+    device = device_time(100, components_ns={"compute": 100 * MS})
     found = diagnose(Evidence().add(traced, device, roof, replace(work, ops=(op,))))
     assert (found.verdict.cls, found.verdict.healthy) == ("compute", said == "TD605")
     codes = {x.code for x in found.findings if x.advisory}

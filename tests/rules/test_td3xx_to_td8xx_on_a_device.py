@@ -15,6 +15,7 @@ from tdiag.evidence.training import Layers
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.attention_time import FUSED_HIGH_FRAC, FUSED_LOW_FRAC, gain_on_device, written_out
 from tdiag.rules.catalogue import find
+from tdiag.rules.device_waits import busy_scale, idle_scale
 from tdiag.rules.examples import (
     MS,
     at,
@@ -314,3 +315,14 @@ def test_the_loop_that_launches_most_of_forward_is_named() -> None:
     found = finding("TD701", waiting.add(ops(loop, few)))
     assert found.location is not None
     assert found.location.line == 20
+
+
+def test_a_profiled_host_changes_nothing_of_the_devices_time() -> None:
+    """40 ms on the device, in a clean step of 50 and in a traced one of 80."""
+    traced_step = device_time(80, components_ns={"compute": 40 * MS, "launch": 40 * MS})
+    clean = budget(device=True, compute=40, launch=10)
+    assert busy_scale(clean, traced_step) == 1
+    assert idle_scale(clean, traced_step) == 0.25
+    # As in a trace of the clean step's own length that was busy for longer by chance.
+    assert busy_scale(budget(device=True, compute=36), traced_step) == 0.9
+    assert busy_scale(budget(device=True, compute=30), device_time(40)) == 0.75

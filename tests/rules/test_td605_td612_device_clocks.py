@@ -11,7 +11,7 @@ from tdiag.evidence.device import DeviceClocks, HeldDown
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import budget, device_time, roofline
+from tdiag.rules.examples import MS, budget, device_time, roofline
 from tdiag.rules.td612_device_clocks_held_down import FAULTS
 from tdiag.sample.gpu import THROTTLE
 
@@ -77,7 +77,10 @@ def test_a_device_that_was_not_watched_is_left_open() -> None:
 
 def test_a_hot_device_is_never_called_healthy() -> None:
     """It computes all the time, as a healthy one does."""
-    step = Evidence().add(budget(device=True, compute=99, launch=1), device_time(100))
+    step = Evidence().add(
+        budget(device=True, compute=99, launch=1),
+        device_time(100, components_ns={"compute": 100 * MS}),
+    )
     step.add(*roofline(best_ms=60))
     healthy = diagnose(step)
     assert "TD605" in [finding.code for finding in healthy.findings]
