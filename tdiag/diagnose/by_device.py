@@ -18,9 +18,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, held
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, held
 from tdiag.rules.call_parts import recorded_ns
-from tdiag.rules.device_waits import ISSUING, busy_scale, computing_cuts
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, busy_scale, computing_cuts
 
 WHY = (
     "The device's time is divided among the calls by their estimated work; at the low end theirs"
@@ -120,6 +120,28 @@ def spared(by_host: Found | None, phases: Phases) -> tuple[float, float]:
         return 0.0, 0.0
     low, high = (ns / whole for ns in (by_host.gain.low_ns, by_host.gain.high_ns))
     return min(1.0, max(0.0, low)), min(1.0, max(0.0, high))
+
+
+def of_issuing(found: Found, budget: Budget, phases: Phases) -> Found:
+    """What a rule found by the host's clock, in a run with a device: the gain is what the host need
+    not issue, as a share of its time in all phases but waiting for data."""
+    gain = found.gain
+    whole = sum(ns for name, ns in phases.wall_ns.items() if name not in DATA_WAIT)
+    if gain is None or not whole:
+        return found
+    low, high = (min(1.0, max(0.0, ns / whole)) for ns in (gain.low_ns, gain.high_ns))
+    issuing = held(budget, *ISSUING)
+    less = with_fields(
+        gain,
+        low_ns=issuing * low,
+        high_ns=issuing * high,
+        why=f"{gain.why.rstrip('.')}. Of the device's idle time while the host issues work, as much"
+        " goes as of the host's time.",
+        components=ISSUING,
+        low_cuts=dict.fromkeys(ISSUING_TAGS, 1 - low) if low else {},
+        high_cuts=dict.fromkeys(ISSUING_TAGS, 1 - high),
+    )
+    return with_fields(found, gain=less)
 
 
 def _fewer(share: float) -> dict[str, float]:

@@ -5,8 +5,9 @@ A rule is a module ``tdnnn_pattern.py`` with a docstring under the headings of
 thresholds, ``check`` (whose parameters name the evidence it needs), and the examples ``fires`` and
 ``clear``. ``AFTER``, optional: the rules to act on first, each with the reason in words; the report
 says so if both find something. ``UNTRIED``: why no change of `tdiag try` measures the gain of its
-example; without it the example's fix names a change. ``BY_WORK``: with a device, `check` gets the
-device's time in place of the host's (:mod:`tdiag.diagnose.by_device`).
+example; without it the example's fix names a change. With a device, ``BY_WORK``: `check` gets the
+device's time in place of the host's; ``BY_ISSUE``: its gain is what the host need not issue
+(:mod:`tdiag.diagnose.by_device`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class Rule:
     "healthy" if the verdict must also be healthy, else "".
     ``after``: codes of rules to act on first, each with the reason. ``untried``: why no change of
     `tdiag try` measures the gain, at least not in its own example. ``by_work``: with a device,
-    its gain is computed from the device's time, divided among the calls by their estimated work."""
+    its gain is computed from the device's time, divided among the calls by their estimated work;
+    ``by_issue``: from the host's time to issue the calls."""
 
     code: str
     name: str
@@ -49,6 +50,7 @@ class Rule:
     after: tuple[tuple[str, str], ...]
     untried: str
     by_work: bool
+    by_issue: bool
     module: ModuleType
 
     @property
@@ -93,6 +95,7 @@ def _load(module: ModuleType) -> Rule:
         after=tuple(getattr(module, "AFTER", {}).items()),
         untried=getattr(module, "UNTRIED", ""),
         by_work=getattr(module, "BY_WORK", False),
+        by_issue=getattr(module, "BY_ISSUE", False),
         module=module,
     )
 
@@ -146,6 +149,11 @@ BY_WORK = (
     " twice. If the fix spares whole calls, the host's time to issue them goes, too."
 )
 
+BY_ISSUE = (
+    "the gain is the host's time to issue these calls, replayed against the device's time: where"
+    " the device is the limit, nothing is promised."
+)
+
 
 def page(rule: Rule) -> str:
     """The rule as a Markdown page: its own docstring, and its thresholds with their provenance."""
@@ -167,8 +175,8 @@ def page(rule: Rule) -> str:
     if rule.after:
         lines += ["", "## What to fix first, if it is found too", ""]
         lines += [f"- {find(code).code} {find(code).name}: {why}." for code, why in rule.after]
-    if rule.by_work:
-        lines += ["", f"With a device: {BY_WORK}"]
+    if rule.by_work or rule.by_issue:
+        lines += ["", f"With a device: {BY_WORK if rule.by_work else BY_ISSUE}"]
     if rule.predicts:
         lines += [
             "",

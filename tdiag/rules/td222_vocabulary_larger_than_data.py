@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
@@ -35,6 +36,7 @@ from tdiag.evidence.training import EmbeddingTable, EmbeddingTables
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import MODEL_PHASES, Found, Gain, count, held, ns, where
+from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import MS, at, budget, roofline
 from tdiag.units import count as counted
 from tdiag.units import per_step
@@ -58,13 +60,21 @@ MIN_ROWS = Threshold(
 )
 
 
-def check(budget: Budget, tables: EmbeddingTables, work: Work, traced: TracedSteps) -> Found | None:
+def check(
+    budget: Budget,
+    tables: EmbeddingTables,
+    work: Work,
+    traced: TracedSteps,
+    device: DeviceTime | None,
+) -> Found | None:
     large = [x for x in tables.tables if _used(x) <= USED_FRAC * x.rows and x.rows >= MIN_ROWS]
     if not large:
         return None
     table = max(large, key=lambda x: x.bytes)
     scoring = [op for op in work.ops if any(table.rows in dims for dims in op.dims)]
     clean = budget.step_ns / traced.mean_ns
+    if budget.has_device and device is not None:
+        clean = busy_scale(budget, device)
     spent = sum(op.spent_ns for op in scoring) * clean
     if spent < NOTICEABLE_FRAC * budget.step_ns:
         return None

@@ -82,7 +82,9 @@ CLASS = "overhead"
 AFTER = {
     "TD402": "a CUDA graph cannot capture shapes that depend on values",
     "TD401": "the device runs out of work at each synchronisation, whatever launches it",
+    "TD719": "layers that take one input make many of the calls, whatever the batch",
     "TD724": "small passes make most of the calls, whatever the batch",
+    "TD729": "derivatives of single elements make many of the calls, whatever the batch",
     "TD723": "each call waits for the interpreter that another thread holds",
 }
 

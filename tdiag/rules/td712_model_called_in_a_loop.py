@@ -30,9 +30,9 @@ measured: the cost of as many empty torch calls. So the low end is certain: half
 calls wait for values read from the previous one (as with two environments), else all of it except
 one call's share (device: of the idle time), or, of independent calls, all but five times what their
 shapes need; for cells, the smallest measured gain, or on a device the idle time of all kernels but
-two for each call. High end: the time of all calls but one, with
-what the loop's lines do for each of them; on a device the idle time, and of the kernels what their
-arithmetic does not need; if calls do work, and for cells, the largest measured
+two for each call. High end: the time of all calls but one, with what the loop's lines do for each
+of them; on a device the idle time, and if that is most of the step, what the kernels take beyond
+their arithmetic; if calls do work, and for cells, the largest measured
 gain, or what their shapes leave; for a recurrence with the gates of an LSTM, a GRU or a plain
 recurrent layer (by its sigmoids and hyperbolic tangents), what torch's own leaves. To measure it,
 time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed cost.
@@ -114,7 +114,7 @@ def check(
     most, gone = min(1 - left, cost.most_frac), f"{_calls(loop.fewest)} instead of {loop.each:.0f}"
     if most == cost.most_frac:
         gone = f"{percent(most)} of the calls' time, {cost.limit}"
-    best = _at_best(budget, loop, ops, work, roof, left) if budget.has_device else {}
+    best = _at_best(budget, spent, loop, ops, work, roof, left) if budget.has_device else {}
     if best.keys() - ISSUING_TAGS:
         gone = f"{gone}, whose kernels take what their arithmetic needs"
     high = spent * most
@@ -193,19 +193,21 @@ def _on_device(budget: Budget, device: DeviceTime | None, loop: ModelLoop) -> _C
 
 def _at_best(
     budget: Budget,
+    starved: float,
     loop: ModelLoop,
     ops: Ops | None,
     work: Work | None,
     roof: Roof | None,
     left: float,
 ) -> dict[str, float]:
-    """The factors of a replay without the idle time and, of the loop's kernels, with the time that
-    their arithmetic needs: each call reads the weights and adds up their gradients again."""
-    assert ops is not None or not loop.lines
-    cuts = issuing_cuts(budget, sum(held(budget, x) for x in ISSUING), left)
+    """The factors of a replay without the idle time. If the device waits longer than it works, its
+    kernels are short, and of the loop's the time goes that their arithmetic does not need: each
+    call reads the weights and adds up their gradients again."""
+    computing = held(budget, "compute")
+    cuts = issuing_cuts(budget, starved, left)
     lines = [x for x in ops.lines if x.phase in PHASES] if ops else []
-    whole, computing = sum(x.elapsed_ns for x in lines), held(budget, "compute")
-    if work is None or roof is None or not whole or not computing:
+    whole = sum(x.elapsed_ns for x in lines)
+    if work is None or roof is None or not whole or not 0 < computing < starved:
         return cuts
     needed = sum(map(roof.compute_ns, work.ops)) / computing
     share = min(1.0, sum(x.elapsed_ns for x in loop.lines) / whole)

@@ -46,6 +46,7 @@ CODE = "TD719"
 NAME = "layers-share-an-input"
 CLASS = "overhead"
 UNTRIED = "the layers must be written as one"
+BY_ISSUE = True
 
 MERGED_LOW = Threshold(
     1.85,
@@ -70,8 +71,8 @@ def check(
     roof: Roof | None,
 ) -> Found | None:
     lines = [x for x in ops.lines if x.phase == "forward" and x.shared >= MIN_LINE_CALLS]
-    if not lines or budget.has_device:
-        return None  # on a device its own idle time shows this (TD701)
+    if not lines:
+        return None
     if dispatch is None:
         raise Abstain("the fixed cost of a call was not measured on this machine")
     cost = cost_of(lines, phases, ops, dispatch)

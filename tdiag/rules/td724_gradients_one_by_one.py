@@ -4,7 +4,7 @@
 How often backward begins (`backward()` or `torch.autograd.grad`) for each update, if a forward pass
 comes before each: at least a dozen times, without a batch of a DataLoader for each. Whether these
 passes do enough work: their time, and that of calls made as often beside them, against the fixed
-cost of their torch calls and the least time that this machine needs for their work. On a CPU only.
+cost of their torch calls and the least time that this machine needs for their work.
 
 ## Why it is slow
 Python, dispatch and autograd's bookkeeping cost the same for one sample as for a batch. With 24
@@ -47,6 +47,7 @@ CODE = "TD724"
 NAME = "gradients-one-by-one"
 CLASS = "overhead"
 UNTRIED = "the passes have to be joined in the script"
+BY_ISSUE = True
 
 # Its step calls the closure, forward and backward, again and again: each needs the one before.
 SEARCHING = "LBFGS"
@@ -61,9 +62,7 @@ def check(
     work: Work | None,
     roof: Roof | None,
 ) -> Found | None:
-    if budget.has_device or (
-        optimizers and any(SEARCHING in x.name for x in optimizers.optimizers)
-    ):
+    if optimizers and any(SEARCHING in x.name for x in optimizers.optimizers):
         return None
     forward, passes = (phases.counts.get(name, 0.0) for name in ("forward", "backward"))
     each = max(passes / max(1.0, phases.counts.get("optimizer", 0.0)), phases.grad_calls)

@@ -44,6 +44,7 @@ CODE = "TD736"
 NAME = "optimizer-for-each-tensor"
 CLASS = "overhead"
 UNTRIED = "the optimizers must be made as one"
+BY_ISSUE = True
 
 MIN_OPTIMIZERS = Threshold(
     12,
@@ -55,7 +56,7 @@ MIN_OPTIMIZERS = Threshold(
 def check(budget: Budget, optimizers: Optimizers, stacks: Stacks, trees: CallTrees) -> Found | None:
     made = Counter(x.created_at for x in optimizers.optimizers)
     place, number = made.most_common(1)[0] if made else (None, 0)
-    if number < MIN_OPTIMIZERS or budget.has_device:
+    if number < MIN_OPTIMIZERS:
         return None
     check_samples(stacks)
     share = updating_frac(trees)

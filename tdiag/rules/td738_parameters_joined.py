@@ -46,6 +46,7 @@ CODE = "TD738"
 NAME = "parameters-joined"
 CLASS = "overhead"
 UNTRIED = "the parameters must be made as one"
+BY_ISSUE = True
 
 MIN_JOINED = Threshold(
     16,
@@ -69,8 +70,6 @@ def check(
     # One optimizer's tensors, by far most of them: then its time is theirs.
     if worst is None or joined < MIN_JOINED or joined <= MAJORITY_FRAC * tensors:
         return None
-    if budget.has_device:
-        return None  # the host's clock does not show the calls' time on a device
     part = part_of_calls(phases, ops, None, lambda x: x.elapsed_ns if x.joined else 0.0)
     if part is None:
         return None

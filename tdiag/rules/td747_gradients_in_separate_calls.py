@@ -3,7 +3,7 @@
 ## What it measures
 Calls of `torch.autograd.grad` for the same output (or the sum of its elements) as an earlier call
 of the step, with respect to other inputs. Of each, the share of the graph between output and inputs
-that earlier calls went through. On a CPU only.
+that earlier calls went through.
 
 ## Why it is slow
 Each call goes through the graph from the output again: `u_x`, `u_y` and `u_t` of a network are
@@ -38,13 +38,14 @@ CODE = "TD747"
 NAME = "gradients-in-separate-calls"
 CLASS = "compute"
 UNTRIED = "the calls have to be joined in the script"
+BY_ISSUE = True
 
 
 def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
     lines = [x for x in ops.lines if x.separate_ns]
     again = sum(x.separate_ns for x in lines)
     backward = phases.wall_ns.get("backward", 0.0)
-    if not lines or budget.has_device or not backward:
+    if not lines or not backward:
         return None
     worst = max(lines, key=lambda x: x.separate_ns)
     grads = [x for x in ops.lines if _differentiates(x)]

@@ -3,11 +3,12 @@
 ## What it measures
 Calls of `x[numbers]` or `x[:, numbers]` with one tensor of numbers, on values that record
 gradients, and the operations of the backward that add their gradients up (`index_put`, from the
-trace). On a CPU only.
+trace); on a device these alone.
 
 ## Why it is slow
 Brackets may name any elements in several dimensions at once, so the backward of `x[numbers]` adds
-element by element. `index_select` names whole rows, which are added as such.
+element by element; on a device it sorts the numbers first, and adds what has the same number one
+after the other. `index_select` names whole rows, which are added as such.
 
 ## What to do
 `x.index_select(dim, numbers)`, or `torch.nn.functional.embedding(numbers, table)` for the rows of a
@@ -16,22 +17,25 @@ look first whether a product or a sum over all rows gives the same.
 
 ## How the gain is computed
 From the time of these calls and of their backward: low end and high end as in the measurement of
-the thresholds.
+the thresholds. On a device, high end: all of the adding; low end: nothing, because how much
+`index_select` takes there depends on how often a row is picked.
 
 ## When this advice is wrong
-Sums are added in another order, so results differ by rounding.
+Sums are added in another order, so results differ by rounding; on a device, from run to run.
 """
 
 from __future__ import annotations
 
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, where
 from tdiag.rules.call_parts import part_of_calls
+from tdiag.rules.device_waits import busy_scale, computing_cuts
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -52,13 +56,20 @@ FASTER_HIGH = Threshold(
 ADDS = "aten::_index_put_impl_"
 
 
-def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found | None:
+def check(
+    budget: Budget, phases: Phases, ops: Ops, work: Work | None, device: DeviceTime | None
+) -> Found | None:
     part = part_of_calls(phases, ops, None, lambda x: x.indexed_ns)
-    if part is None or budget.has_device:
+    if part is None:
         return None
-    picking = part.ns
-    adding = min(_adding(work), held(budget, "backward"))
+    picking, adding = part.ns, min(_adding(work), held(budget, "backward"))
+    if budget.has_device:
+        if device is None:
+            raise Abstain("no device activity was traced")
+        picking, adding = 0.0, _adding(work) * busy_scale(budget, device)
     both = picking + adding
+    if not both:
+        return None
     most = part.lines[0]
     return Found(
         summary=(
@@ -66,7 +77,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found 
             f" their gradients ({percent(both / budget.step_ns)} of the step)."
         ),
         evidence=(
-            ns("picking rows", picking, "baseline"),
+            *((ns("picking rows", picking, "baseline"),) if picking else ()),
             ns("adding their gradients up", adding, "trace"),
             count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
@@ -77,7 +88,9 @@ def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found 
             action="Pick rows by index_select",
             code="rows = x.index_select(1, numbers)  # not x[:, numbers]",
         ),
-        gain=Gain(
+        gain=_on_device(adding, budget)
+        if budget.has_device
+        else Gain(
             both * (1 - 1 / FASTER_LOW),
             both * (1 - 1 / FASTER_HIGH),
             f"picking and adding get {FASTER_LOW} to {FASTER_HIGH} times as fast.",
@@ -87,10 +100,24 @@ def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found 
     )
 
 
+def _on_device(adding: float, budget: Budget) -> Gain:
+    computing = held(budget, "compute")
+    left = max(0.0, 1 - adding / computing) if computing else 1.0
+    return Gain(
+        0.0,
+        adding,
+        "high end: nothing is left of the adding; low end: all of it.",
+        ("compute",),
+        {},
+        computing_cuts(left),
+    )
+
+
 def _adding(work: Work | None) -> float:
-    """The backward's operations that add up the gradients of what brackets picked, ns per step."""
+    """The backward's operations that add up the gradients of what brackets picked, ns per traced
+    step."""
     ops = work.ops if work is not None else ()
-    return sum(op.host_ns for op in ops if op.backward and op.name == ADDS)
+    return sum(op.spent_ns for op in ops if op.backward and op.name == ADDS)
 
 
 def fires() -> Evidence:

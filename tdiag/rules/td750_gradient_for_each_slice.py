@@ -3,8 +3,8 @@
 ## What it measures
 In the traced backward of one function: how often a tensor of one size is filled with zeros, and
 how often such a tensor is added to another. Both belong to slices (`x[:, t]`, `x[:, numbers]`) that
-are taken one by one from a larger tensor. Their time is scaled by clean step ÷ traced step. On a
-CPU only.
+are taken one by one from a larger tensor. On a CPU their time is scaled by clean step ÷ traced
+step; on a device it is that of their kernels.
 
 ## Why it is slow
 The gradient of a slice is a tensor as large as the whole, with zeros around the slice, and all
@@ -19,6 +19,7 @@ still where the loop's work can be done for all slices in one call.
 ## How the gain is computed
 From the time of the filling and adding, less what one whole gradient for each tensor takes: low
 end a little less than `unbind` saved in measurements; high end with room for the loop's own calls.
+With a device, high end, the host need not issue these kernels either.
 
 ## When this advice is wrong
 A loop that changes `x` in place between two slices cannot take them at once. If the slices overlap,
@@ -32,6 +33,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
+from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.roofline import ADDS, FILLS, OpWork, Work
 from tdiag.evidence.steps import Budget, TracedSteps
 from tdiag.evidence.store import Evidence
@@ -39,7 +41,8 @@ from tdiag.evidence.torch_ops import TAKING, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, same_function, where
+from tdiag.rules.device_waits import ISSUING, busy_scale, computing_cuts, issuing_cuts
 from tdiag.rules.examples import at, budget, traced
 from tdiag.units import duration, percent
 
@@ -69,25 +72,33 @@ SAVED_HIGH_FRAC = Threshold(
 
 class Sliced(NamedTuple):
     """Per step: tensors of this size that one function's backward fills with zeros, of how many
-    sliced tensors, and the time of filling and adding, ns, in the trace."""
+    sliced tensors, and the time of filling and adding, ns, in the trace. ``spared``: the calls for
+    this beyond one gradient for each tensor."""
 
     at: Place
     dims: tuple[int, ...]
     fills: float
     wholes: float
     traced_ns: float
+    spared: float
 
     def wasted_ns(self) -> float:
         """Without one gradient for each tensor."""
         return self.traced_ns * (1 - self.wholes / self.fills)
 
 
-def check(budget: Budget, work: Work, traced: TracedSteps, ops: Ops | None) -> Found | None:
-    found = [] if budget.has_device else list(_sliced(work, ops))
+def check(
+    budget: Budget, work: Work, traced: TracedSteps, ops: Ops | None, device: DeviceTime | None
+) -> Found | None:
+    found = list(_sliced(work, ops))
     if not found:
         return None
-    clean = min(1.0, budget.step_ns / traced.mean_ns)
-    waste = min(sum(map(Sliced.wasted_ns, found)) * clean, held(budget, "backward"))
+    clean, most_ns = min(1.0, budget.step_ns / traced.mean_ns), held(budget, "backward")
+    if budget.has_device:
+        if device is None:
+            raise Abstain("no device activity was traced")
+        clean, most_ns = busy_scale(budget, device), held(budget, "compute")
+    waste = min(sum(map(Sliced.wasted_ns, found)) * clean, most_ns)
     most = max(found, key=Sliced.wasted_ns)
     each = most.fills / most.wholes
     size = " × ".join(map(str, most.dims))
@@ -110,14 +121,28 @@ def check(budget: Budget, work: Work, traced: TracedSteps, ops: Ops | None) -> F
             action="Take all slices in one call",
             code="for part in x.unbind(1):  # not x[:, t] for each t\n    ...",
         ),
-        gain=Gain(
-            waste * SAVED_LOW_FRAC,
-            waste * SAVED_HIGH_FRAC,
-            f"one call saves {SAVED_LOW_FRAC} to {SAVED_HIGH_FRAC} of the time of filling and"
-            " adding, and calls.",
-            ("forward", "loss", "backward"),
-        ),
+        gain=_gain(waste, sum(x.spared for x in found), budget, device),
         at=most.at,
+    )
+
+
+def _gain(waste: float, spared: float, budget: Budget, device: DeviceTime | None) -> Gain:
+    """``spared``: kernels per step, with a device."""
+    low, high = waste * SAVED_LOW_FRAC, waste * SAVED_HIGH_FRAC
+    why = f"one call saves {SAVED_LOW_FRAC} to {SAVED_HIGH_FRAC} of the time of filling and adding"
+    if device is None or not budget.has_device:
+        return Gain(low, high, f"{why}, and calls.", ("forward", "loss", "backward"))
+    computing = held(budget, "compute")
+    issued = held(budget, *ISSUING)
+    left = 1 - min(1.0, spared / device.kernels_per_step) if device.kernels_per_step else 1.0
+    return Gain(
+        low,
+        high + issued * (1 - left),
+        f"{why}; high end: and the host's time to issue them.",
+        ("compute", *ISSUING),
+        computing_cuts(1 - low / computing) if computing else {},
+        issuing_cuts(budget, issued, left)
+        | (computing_cuts(max(0.0, 1 - high / computing)) if computing else {}),
     )
 
 
@@ -134,8 +159,19 @@ def _sliced(work: Work, ops: Ops | None) -> Iterator[Sliced]:
         wholes = max(1.0, fills - adds)
         place = function if stacks or ops is None else _taking(fills, ops)
         # One without a place of the user's is a library's own.
-        if place is not None and fills >= MIN_SLICES * wholes:
-            yield Sliced(place, dims, fills, wholes, sum(op.host_ns for op in members))
+        if place is None or _by_mask(place, ops):
+            continue
+        if fills >= MIN_SLICES * wholes:
+            spent = sum(op.spent_ns for op in members)
+            yield Sliced(place, dims, fills, wholes, spent, fills + adds - wholes)
+
+
+def _by_mask(place: Place, ops: Ops | None) -> bool:
+    """Whether all that the function takes of tensors is what a mask selects: its backward fills a
+    whole gradient, too, and is no slice's."""
+    mine = [x for x in ops.lines if same_function(x.at, place)] if ops else []
+    taken = sum(x.names.get(name, 0.0) for x in mine for name in TAKING)
+    return 0 < taken <= sum(x.conversions.get("masked_select", 0.0) for x in mine)
 
 
 def _taking(fills: float, ops: Ops) -> Place | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tdiag.diagnose.by_device import of_device, spared
+from tdiag.diagnose.by_device import of_device, of_issuing, spared
 from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.replay import Replay
@@ -148,6 +148,28 @@ def test_what_need_not_be_computed_need_not_be_issued(tmp_path: Path) -> None:
     assert shorter.high_ns < 0.05 * step.step_ns
     assert 0.4 * step.step_ns < fewer.low_ns <= fewer.high_ns < 0.55 * step.step_ns
     assert "launch" in fewer.components
+
+
+def test_where_the_device_is_the_limit_fewer_calls_win_nothing(tmp_path: Path) -> None:
+    """Half of the host's time goes, of 12 µs for each kernel of 4 or of 40."""
+    found = Found("twice", (), Fix("once", "safe"), Gain(MS, MS, "half", ("forward",)))
+    for kernel_us, least, most in ((4.0, 0.25, 0.51), (40.0, 0.0, 0.02)):
+        layers: list[Operation] = [("op", 12.0), ("kernel", "ampere_sgemm_128x64", kernel_us)]
+        folder = tmp_path / str(kernel_us)
+        folder.mkdir()
+        replay = evidence_of(folder, Machine().run([layers * 50] * 5)).get(Replay)
+        assert replay is not None
+        step = budget(device=True, compute=kernel_us / 20, launch=0.5)
+        gain = of_issuing(found, step, phases(forward=1, backward=1, data_wait=5)).gain
+        assert gain is not None
+        again = replayed(gain, Evidence().add(step, replay), step)
+        assert least * step.step_ns <= again.low_ns <= again.high_ns <= most * step.step_ns
+
+
+def test_without_a_traced_device_nothing_is_said_of_its_idle_time() -> None:
+    rule = next(rule for rule in all_rules() if rule.by_issue)
+    found = run_rule(rule, rule.fires().add(budget(device=True, compute=5, launch=5)))
+    assert isinstance(found, Abstained)
 
 
 def test_the_hosts_clock_tells_how_many_calls_go() -> None:

@@ -13,7 +13,7 @@ from tdiag.evidence.torch_ops import Dispatch
 from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
+from tdiag.rules.examples import MS, at, budget, device_time, op_line, ops, phases
 from tdiag.rules.td719_layers_share_an_input import MERGED_LOW
 
 HEADS = op_line(31, "forward", 40, grad_calls=40.0, names={"linear": 40.0}, shared=40,
@@ -86,6 +86,14 @@ def test_the_high_end_includes_the_updates_of_their_parameters() -> None:
     assert all_of_them.at_best_ns - alone.at_best_ns == pytest.approx(20 * MS * 39 / 40)
 
 
-def test_silent_for_a_few_layers_and_on_a_device() -> None:
+def test_silent_for_a_few_layers() -> None:
     assert judged(line=op_line(31, "forward", 3, names={"linear": 3.0}, shared=3)) is None
-    assert judged(budget(device=True, compute=80, launch=20)) is None
+
+
+def test_on_a_device_as_much_of_its_idle_time_goes_as_of_the_hosts() -> None:
+    on_cpu = judged()
+    found = judged(budget(device=True, compute=21, launch=100), device_time(121))
+    assert on_cpu is not None and found is not None
+    assert found.components == ("launch",)
+    whole = sum(SLOW.values())
+    assert found.at_best_ns == pytest.approx(on_cpu.at_best_ns / whole * 100, rel=0.01)

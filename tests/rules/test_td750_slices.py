@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.roofline import Work
 from tdiag.evidence.store import Evidence
-from tdiag.model.diagnosis import Finding
+from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
+from tdiag.rules.examples import at, budget, device_time, op_line, ops
 
 RULE = find("TD750")
 
@@ -34,3 +35,31 @@ def changed(fills: float, adds: float) -> Evidence:
 )
 def test_three_slices_of_one_tensor_are_the_least(fills: float, adds: float, fires: bool) -> None:
     assert isinstance(run_rule(RULE, changed(fills, adds)), Finding) is fires
+
+
+def test_on_a_device_the_kernels_count_and_at_best_their_launches() -> None:
+    """Of 200 kernels 198 fill and add 2 µs each, of which the host's 100 ms are the limit."""
+    evidence = RULE.fires()
+    work = evidence.get(Work)
+    assert work is not None
+    times = {"aten::fill_": 0.2e6, "aten::add_": 0.2e6, "aten::mm": 9.6e6}
+    made = tuple(replace(op, device_ns=times[op.name]) for op in work.ops)
+    evidence.add(Work(ops=made, calls=600.0), budget(device=True, compute=10, launch=90))
+    assert isinstance(run_rule(RULE, evidence), Abstained)  # nothing was traced on the device
+    device = device_time(100, kernels_per_step=220.0)
+    found = run_rule(RULE, evidence.add(device))
+    assert isinstance(found, Finding)
+    assert found.components == ("compute", "launch")
+    kernels, spared = 0.4e6 * 0.99, 198 / 220
+    assert found.speedup is not None
+    assert found.speedup.low == pytest.approx(100 / (100 - 0.7 * kernels / 1e6), rel=0.01)
+    assert found.at_best_ns == pytest.approx(1.5 * kernels + 90e6 * spared, rel=0.01)
+
+
+def test_what_masks_select_is_no_slice() -> None:
+    """Each of eight layers adds the mean of its positive elements."""
+    selecting = op_line(44, "forward", 16, grad_calls=16.0, names={"masked_select": 8.0},
+                        conversions={"masked_select": 8.0}, at=at(44, "forward"))  # fmt: skip
+    slicing = replace(selecting, names={"__getitem__": 8.0}, conversions={})
+    assert run_rule(RULE, changed(8.0, 8.0).add(ops(selecting))) is None
+    assert isinstance(run_rule(RULE, changed(8.0, 8.0).add(ops(slicing))), Finding)
