@@ -231,8 +231,8 @@ def of_the_loss(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> set[tuple[str, int]]:
     """The lines below a function that computes the loss, by its name and by its torch calls. The
-    function may call the model as well, but it does not update it; or the model's forward calls
-    it."""
+    function may call the model as well, whose own lines are not the loss's, but it does not update
+    it; or the model's forward calls it."""
     if stacks is None or ops is None:
         return set()
     frames = trees.training if trees else ()
@@ -243,10 +243,15 @@ def of_the_loss(
         for function, lines in leading.items()
         if _LOSS.search(function[1]) and any("loss" in phases for phases in lines.values())
     }
+    model, computing = (
+        {(x.at.file, x.at.function) for x in ops.lines if x.phase == phase}
+        for phase in ("forward", "loss")
+    )
     found = set()
     for line in stacks.training:
         below = _in_loop(line, spans, frames)[0]
-        if losses & {function for function, _ in below}:
+        functions = {function for function, _ in below}
+        if losses & functions and not (model - computing) & functions:
             found.add(line.at.spot)
         names = [name for (_, name), _ in below]
         first = names.index("forward") if "forward" in names else len(names)

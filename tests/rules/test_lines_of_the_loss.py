@@ -99,6 +99,20 @@ def test_a_loss_that_the_forward_computes_is_the_loss_by_its_name(name: str, is_
     assert bool(of_the_loss(lines, made, frames)) is is_loss
 
 
+@pytest.mark.parametrize("phase", ["forward", "loss"])
+def test_lines_of_a_model_that_the_loss_calls_are_not_the_losss(phase: str) -> None:
+    """Those of a criterion are."""
+    made = ops(*calls("compute_loss").lines, op_line(44, phase, 60, at=at(44, "forward")))
+    frames = tree(
+        ("main", 97, -1, 0.9),
+        ("compute_loss", 73, 0, 0.8),
+        ("forward", 44, 1, 0.5),
+        ("main", 101, -1, 0.1),
+    )
+    lines = stacks((stack(44, 0.5, function="forward", phase=phase),))
+    assert bool(of_the_loss(lines, made, frames)) is (phase == "loss")
+
+
 def test_nothing_is_known_without_samples_or_calls() -> None:
     nothing: Stacks | None = None
     assert of_the_loss(nothing, calls("loss"), None) == set()
