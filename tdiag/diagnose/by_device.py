@@ -18,9 +18,9 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import DATA_WAIT, Abstain, Found, held
+from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held
 from tdiag.rules.call_parts import recorded_ns
-from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, busy_scale, computing_cuts
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, busy_scale, shortened_cuts
 
 WHY = (
     "The device's time is divided among the calls by their estimated work; at the low end theirs"
@@ -105,8 +105,8 @@ def of_device(found: Found, budget: Budget, issued: tuple[float, float] = (0.0, 
             why=why,
             low_ns=low,
             high_ns=high,
-            low_cuts=_shortened(low, held(budget, "compute")) | _fewer(issued[0]),
-            high_cuts=_shortened(high, held(budget, "compute")) | _fewer(issued[1]),
+            low_cuts=shortened_cuts(budget, low) | _fewer(issued[0]),
+            high_cuts=shortened_cuts(budget, high) | _fewer(issued[1]),
         )
     return with_fields(found, evidence=evidence, gain=gain)
 
@@ -118,18 +118,26 @@ def spared(by_host: Found | None, phases: Phases) -> tuple[float, float]:
     whole = sum(phases.wall_ns.get(name, 0.0) for name in (*BEFORE_BACKWARD, "backward"))
     if by_host is None or by_host.gain is None or not whole:
         return 0.0, 0.0
-    low, high = (ns / whole for ns in (by_host.gain.low_ns, by_host.gain.high_ns))
-    return min(1.0, max(0.0, low)), min(1.0, max(0.0, high))
+    return _shares(by_host.gain, whole)
 
 
-def of_issuing(found: Found, budget: Budget, phases: Phases) -> Found:
+def _shares(gain: Gain, whole: float) -> tuple[float, float]:
+    """Its ends as shares of ``whole``, 0..1."""
+    low, high = (min(1.0, max(0.0, ns / whole)) for ns in (gain.low_ns, gain.high_ns))
+    return low, high
+
+
+def of_issuing(found: Found, evidence: Evidence) -> Found:
     """What a rule found by the host's clock, in a run with a device: the gain is what the host need
-    not issue, as a share of its time in all phases but waiting for data."""
-    gain = found.gain
+    not issue, as a share of its time in all phases but waiting for data. Raises Abstain if the
+    device was not traced."""
+    budget, phases, gain = evidence.get(Budget), evidence.get(Phases), found.gain
+    if budget is None or phases is None or evidence.get(DeviceTime) is None:
+        raise Abstain("no device activity was traced")
     whole = sum(ns for name, ns in phases.wall_ns.items() if name not in DATA_WAIT)
     if gain is None or not whole:
         return found
-    low, high = (min(1.0, max(0.0, ns / whole)) for ns in (gain.low_ns, gain.high_ns))
+    low, high = _shares(gain, whole)
     issuing = held(budget, *ISSUING)
     less = with_fields(
         gain,
@@ -147,12 +155,6 @@ def of_issuing(found: Found, budget: Budget, phases: Phases) -> Found:
 def _fewer(share: float) -> dict[str, float]:
     """The host issues this share less of the work of the model and the loss."""
     return dict.fromkeys(ISSUED_TAGS, 1 - share) if share else {}
-
-
-def _shortened(saved: float, whole: float) -> dict[str, float]:
-    """All kernels get shorter by the share that is saved, so that the replay shows where the host
-    becomes the limit: the trace does not say which kernels it is."""
-    return computing_cuts(1 - min(1.0, saved / whole) if whole else 1.0)
 
 
 def _if_wrong(spent: float, whole: float, times: float) -> float:

@@ -12,7 +12,6 @@ import msgspec
 from tdiag.diagnose.by_device import of_device, of_issuing, priced_by_device, spared
 from tdiag.diagnose.cores_back import with_cores_back
 from tdiag.diagnose.replayed import replayed
-from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Phases, Steps, phase_of_component
 from tdiag.evidence.store import Evidence
@@ -90,7 +89,7 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
         if by_device and budget is not None:
             found = _of_device(rule, found, by_host, budget, evidence.get(Phases))
         elif rule.by_issue and budget is not None and budget.has_device:
-            found = of_issuing(found, budget, _phases(evidence))
+            found = of_issuing(found, evidence)
         return _finding(rule, found, evidence)
     except Abstain as lacking:
         return Abstained(rule.code, rule.name, str(lacking))
@@ -98,12 +97,6 @@ def run_rule(rule: Rule, evidence: Evidence) -> Finding | Abstained | None:
     except Exception as fault:
         what = f"the rule itself failed: {type(fault).__name__}: {fault}"
         return Abstained(rule.code, rule.name, what)
-
-
-def _phases(evidence: Evidence) -> Phases:
-    if (phases := evidence.get(Phases)) is None or evidence.get(DeviceTime) is None:
-        raise Abstain("no device activity was traced")
-    return phases
 
 
 def _of_device(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from tdiag.evidence.feeding import Loaders
@@ -50,7 +51,7 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
     if evidence.get(Steps) is not None:
         paces = _paces(replay, budget.step_ns * replay.steps)
     fed = _fed(evidence, budget)
-    varying = any(re.match("[hd]2[hd] pageable", tag) for tag in gain.high_cuts)
+    varying = tuple(tag for tag in gain.high_cuts if re.match("[hd]2[hd] pageable", tag))
     # If the copies' time varies, the clean step does not tell the host's pace.
     fastest = (1 / PROFILED_TIMES,) if varying else ()
     high = max(_at_best(replay, gain, pace, budget.step_ns, varying) for pace in (*paces, *fastest))
@@ -69,15 +70,17 @@ def replayed(gain: Gain, evidence: Evidence, budget: Budget) -> Gain:
     )
 
 
-def _at_best(replay: Replay, gain: Gain, pace: float, step_ns: float, varying: bool) -> float:
-    """ns per clean step. ``varying``: copies from or to pageable memory go, whose time varies most:
-    where the replayed steps are shorter than clean ones, the difference may be theirs, up to the
-    time that they took in the trace."""
+def _at_best(
+    replay: Replay, gain: Gain, pace: float, step_ns: float, varying: Collection[str]
+) -> float:
+    """ns per clean step. ``varying``: tags of the copies from or to pageable memory that go, whose
+    time varies most: where the replayed steps are shorter than clean ones, the difference may be
+    theirs, up to the time that they took in the trace."""
     before, after = (replay.end_ns(cuts, pace=pace) for cuts in ({}, gain.high_cuts))
     share = 1 - after / before if before else 0.0
     if not varying or share <= 0:
         return max(0.0, share * step_ns)
-    copied = replay.spent_ns(gain.high_cuts) / replay.steps
+    copied = replay.spent_ns(varying) / replay.steps
     return max(share * step_ns, min(step_ns - after / replay.steps, share * step_ns + copied))
 
 

@@ -67,6 +67,13 @@ def computing_cuts(left: float) -> dict[str, float]:
     return {f"{family}{kind}": left for family in COMPUTE_FAMILIES for kind in ("", " float32")}
 
 
+def shortened_cuts(budget: Budget, saved: float) -> dict[str, float]:
+    """The same without ``saved`` ns of computing, per clean step: all kernels get shorter by that
+    share, because the trace does not say which they are."""
+    computing = held(budget, "compute")
+    return computing_cuts(1 - min(1.0, saved / computing)) if computing else {}
+
+
 def exposed(copies: Sequence[Copy], budget: Budget, device: DeviceTime) -> float:
     """Time of these copies that no compute overlaps, ns per clean step."""
     return sum(copy.exposed_ns for copy in copies) * busy_scale(budget, device)

@@ -84,6 +84,13 @@ WORKING_HIGH = Threshold(
     "Measured, one call on 32 samples instead of 32 calls on one, torch 2.13, one core: the most,"
     " with two Linear(32) (benchmarks/rule_constants.py td712).",
 )
+KERNELS_LEFT = Threshold(
+    2,
+    "kernels for each call",
+    "Heuristic: one in forward and one in backward. On an H200 two layers of LSTM cells over 128"
+    " steps got 12 times as fast in one call, for which this gives 5.7 at least"
+    " (docs/gpu-validation.md).",
+)
 # Phases of the loop's lines: a criterion called in it belongs to the loss.
 PHASES = ("forward", "loss")
 
@@ -178,16 +185,16 @@ class _Cost:
 
 
 def _on_device(budget: Budget, device: DeviceTime | None, loop: ModelLoop) -> _Cost:
-    """A sequence in one call still issues kernels for each of its steps, but no others: at worst
-    one in forward and one in backward (cuDNN's recurrent layers issue fewer)."""
+    """A sequence in one call may still issue ``KERNELS_LEFT`` for each of its steps."""
     if device is None:
         raise Abstain("no device activity was traced")
     starved = starved_ns(budget, device)
     measure = ns("device idle, waiting for a launch", starved, "trace")
     least = starved
     if loop.sequence:
-        stay = 2 * loop.calls / device.kernels_per_step if device.kernels_per_step else 1.0
-        least = starved * max(float(LOW_END_FRAC), 1 - stay)
+        kernels = max(1.0, device.kernels_per_step)
+        left = min(1 - LOW_END_FRAC, KERNELS_LEFT * loop.calls / kernels)
+        least = starved * (1 - left)
     return _Cost(starved, least, (measure,))
 
 

@@ -35,7 +35,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, where
 from tdiag.rules.call_parts import part_of_calls
-from tdiag.rules.device_waits import busy_scale, computing_cuts
+from tdiag.rules.device_waits import busy_scale, shortened_cuts
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -101,15 +101,13 @@ def check(
 
 
 def _on_device(adding: float, budget: Budget) -> Gain:
-    computing = held(budget, "compute")
-    left = max(0.0, 1 - adding / computing) if computing else 1.0
     return Gain(
         0.0,
         adding,
         "high end: nothing is left of the adding; low end: all of it.",
         ("compute",),
         {},
-        computing_cuts(left),
+        shortened_cuts(budget, adding),
     )
 
 

@@ -42,7 +42,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, same_function, where
-from tdiag.rules.device_waits import ISSUING, busy_scale, computing_cuts, issuing_cuts
+from tdiag.rules.device_waits import ISSUING, busy_scale, issuing_cuts, shortened_cuts
 from tdiag.rules.examples import at, budget, traced
 from tdiag.units import duration, percent
 
@@ -132,7 +132,6 @@ def _gain(waste: float, spared: float, budget: Budget, device: DeviceTime | None
     why = f"one call saves {SAVED_LOW_FRAC} to {SAVED_HIGH_FRAC} of the time of filling and adding"
     if device is None or not budget.has_device:
         return Gain(low, high, f"{why}, and calls.", ("forward", "loss", "backward"))
-    computing = held(budget, "compute")
     issued = held(budget, *ISSUING)
     left = 1 - min(1.0, spared / device.kernels_per_step) if device.kernels_per_step else 1.0
     return Gain(
@@ -140,9 +139,8 @@ def _gain(waste: float, spared: float, budget: Budget, device: DeviceTime | None
         high + issued * (1 - left),
         f"{why}; high end: and the host's time to issue them.",
         ("compute", *ISSUING),
-        computing_cuts(1 - low / computing) if computing else {},
-        issuing_cuts(budget, issued, left)
-        | (computing_cuts(max(0.0, 1 - high / computing)) if computing else {}),
+        shortened_cuts(budget, low),
+        issuing_cuts(budget, issued, left) | shortened_cuts(budget, high),
     )
 
 

@@ -17,7 +17,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
 from tdiag.model.diagnosis import Abstained, Finding, Fix
 from tdiag.rules.base import Found, Gain
-from tdiag.rules.catalogue import BY_WORK, all_rules, find, page
+from tdiag.rules.catalogue import BY_ISSUE, BY_WORK, all_rules, find, page
 from tdiag.rules.examples import MS, budget, device_time, family, kernels, op_line, ops, phases
 from tests.trace.machine import Machine, Operation
 from tests.trace.making import evidence_of
@@ -99,10 +99,13 @@ def test_on_a_cpu_nothing_changes() -> None:
     assert found.components == ("forward", "backward")
 
 
-def test_rules_by_work_say_so_on_their_pages() -> None:
+def test_rules_say_on_their_pages_how_a_device_counts() -> None:
     by_work = {rule.code for rule in all_rules() if rule.by_work}
     assert by_work == {rule.code for rule in all_rules() if BY_WORK in page(rule)}
     assert "TD728" in by_work
+    by_issue = {rule.code for rule in all_rules() if rule.by_issue}
+    assert by_issue == {rule.code for rule in all_rules() if BY_ISSUE in page(rule)}
+    assert "TD719" in by_issue
 
 
 def priced(gain_ms: float, step: Budget, issued: float = 0.0) -> Gain:
@@ -160,7 +163,8 @@ def test_where_the_device_is_the_limit_fewer_calls_win_nothing(tmp_path: Path) -
         replay = evidence_of(folder, Machine().run([layers * 50] * 5)).get(Replay)
         assert replay is not None
         step = budget(device=True, compute=kernel_us / 20, launch=0.5)
-        gain = of_issuing(found, step, phases(forward=1, backward=1, data_wait=5)).gain
+        host = phases(forward=1, backward=1, data_wait=5)
+        gain = of_issuing(found, Evidence().add(step, host, device_time(1))).gain
         assert gain is not None
         again = replayed(gain, Evidence().add(step, replay), step)
         assert least * step.step_ns <= again.low_ns <= again.high_ns <= most * step.step_ns
@@ -170,6 +174,7 @@ def test_without_a_traced_device_nothing_is_said_of_its_idle_time() -> None:
     rule = next(rule for rule in all_rules() if rule.by_issue)
     found = run_rule(rule, rule.fires().add(budget(device=True, compute=5, launch=5)))
     assert isinstance(found, Abstained)
+    assert found.missing == "no device activity was traced"
 
 
 def test_the_hosts_clock_tells_how_many_calls_go() -> None:

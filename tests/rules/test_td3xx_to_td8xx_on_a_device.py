@@ -326,3 +326,15 @@ def test_a_profiled_host_changes_nothing_of_the_devices_time() -> None:
     # As in a trace of the clean step's own length that was busy for longer by chance.
     assert busy_scale(budget(device=True, compute=36), traced_step) == 0.9
     assert busy_scale(budget(device=True, compute=30), device_time(40)) == 0.75
+
+
+def test_operations_on_a_whole_vocabulary_take_on_the_device_what_the_trace_shows() -> None:
+    """12 ms of 20, in a clean step of 30 and in a traced one of 60."""
+    evidence = find("TD222").fires()
+    work = evidence.get(Work)
+    assert work is not None
+    scored = tuple(replace(op, device_ns=12 * MS) for op in work.ops)
+    traced_step = device_time(60, components_ns={"compute": 20 * MS, "launch": 40 * MS})
+    clean = budget(device=True, compute=20, launch=10)
+    found = finding("TD222", evidence.add(clean, replace(work, ops=scored), traced_step))
+    assert "take 12.0 ms per step" in found.summary

@@ -23,7 +23,8 @@ def on_a_device(adding_ms: float) -> Evidence:
 
 
 def test_at_best_all_of_the_adding_goes() -> None:
-    assert isinstance(run_rule(RULE, on_a_device(12)), Abstained)  # no device activity was traced
+    untraced = run_rule(RULE, on_a_device(12))
+    assert isinstance(untraced, Abstained) and untraced.missing == "no device activity was traced"
     found = run_rule(RULE, on_a_device(12).add(device_time(40)))
     assert isinstance(found, Finding)
     assert found.at_best_ns == 12 * MS

@@ -45,7 +45,8 @@ def test_on_a_device_the_kernels_count_and_at_best_their_launches() -> None:
     times = {"aten::fill_": 0.2e6, "aten::add_": 0.2e6, "aten::mm": 9.6e6}
     made = tuple(replace(op, device_ns=times[op.name]) for op in work.ops)
     evidence.add(Work(ops=made, calls=600.0), budget(device=True, compute=10, launch=90))
-    assert isinstance(run_rule(RULE, evidence), Abstained)  # nothing was traced on the device
+    untraced = run_rule(RULE, evidence)
+    assert isinstance(untraced, Abstained) and untraced.missing == "no device activity was traced"
     device = device_time(100, kernels_per_step=220.0)
     found = run_rule(RULE, evidence.add(device))
     assert isinstance(found, Finding)

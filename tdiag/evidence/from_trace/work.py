@@ -119,6 +119,7 @@ def _counted(view: TraceView, ops: Nested, issuing: Rows) -> Rows:
         leaf &= ~((above >= 0) & counted[above])
         above = np.where(above >= 0, ops.parent[above], -1)
     innermost = np.union1d(matrices, np.flatnonzero(leaf))
+    # An op around a matrix product would count that product's arithmetic again.
     own = np.unique(issuing[(issuing >= 0) & (_enclosing(ops, innermost)[issuing] < 0)])
     return np.union1d(innermost, own[shaped[own] & ~view.trace.named(ops.rows[own], MATRIX.match)])
 
