@@ -37,9 +37,72 @@ def adam() -> Figures:
     return fused_wins(torch.optim.AdamW)
 
 
-@measures(td702_optimizer_not_fused__SGD_LOW="least", td702_optimizer_not_fused__SGD_HIGH="most")
-def sgd() -> Figures:
-    return fused_wins(partial(torch.optim.SGD, lr=0.01, momentum=0.9))
+# SGD's settings, the calls its loop makes per tensor, and how many more numbers than its fused form
+# it moves (tdiag/rules/sgd.py).
+SGDS: dict[str, tuple[dict[str, Any], int, float]] = {
+    "plain": ({}, 1, 1.0),
+    "decay": ({"weight_decay": 0.1}, 2, 2.0),
+    "momentum": ({"momentum": 0.9}, 3, 1.6),
+    "momentum, decay": ({"momentum": 0.9, "weight_decay": 0.1}, 4, 2.2),
+    "Nesterov, decay": ({"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}, 5, 2.8),
+}
+
+
+def sgd(settings: dict[str, Any], tensors: int, numbers: int, **form: bool) -> Callable[[], Any]:
+    made = parameters(tensors, numbers)
+    return torch.optim.SGD(made, lr=0.01, **settings, **form).step
+
+
+@measures(sgd__CALL_ADDS="least")
+def sgd_calls() -> Figures:
+    one, other = torch.ones(1), torch.ones(1)
+    figures = {}
+    for name, (settings, calls, _) in SGDS.items():
+        for numbers in (16, 1024):
+            loop, add = interleaved(
+                sgd(settings, 100, numbers, foreach=False), partial(torch.add, one, other)
+            )
+            figures[f"{name}, 100 × {numbers}"] = loop / 100 / calls / add
+    return figures
+
+
+@measures(sgd__FIXED_LOW="least", sgd__FIXED_HIGH="most")
+def sgd_small() -> Figures:
+    return {
+        f"{name}, 100 × {numbers}": fused_sgd_wins(settings, 100, numbers) / calls
+        for name, (settings, calls, _) in SGDS.items()
+        for numbers in (16, 1024)
+    }
+
+
+@measures(sgd__PLAIN_LOW="least")
+def plain_sgd_large() -> Figures:
+    return large_sgd_wins("plain")
+
+
+@measures(sgd__WORK_LOW="least", sgd__WORK_HIGH="most")
+def sgd_large() -> Figures:
+    return large_sgd_wins("decay", "momentum", "momentum, decay")
+
+
+@measures(sgd__NESTEROV_WORK_HIGH="most")
+def nesterov_large() -> Figures:
+    return large_sgd_wins("Nesterov, decay")
+
+
+def large_sgd_wins(*names: str) -> Figures:
+    return {
+        f"{name}, {tensors} × {numbers}": fused_sgd_wins(settings, tensors, numbers) / fewer
+        for name in names
+        for settings, _, fewer in [SGDS[name]]
+        for tensors, numbers in ((50, 65_536), (8, 1_048_576))
+    }
+
+
+def fused_sgd_wins(settings: dict[str, Any], tensors: int, numbers: int) -> float:
+    return times_as_fast(
+        sgd(settings, tensors, numbers, foreach=False), sgd(settings, tensors, numbers, fused=True)
+    )
 
 
 @measures(

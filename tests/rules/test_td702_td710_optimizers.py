@@ -60,7 +60,7 @@ def test_loops_over_small_tensors_and_nothing_else_are_found(
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
 def test_an_optimizer_with_a_fused_form_gets_that_advice_alone(name: str) -> None:
-    evidence = updating(name, fused=None, foreach=False)
+    evidence = updating(name, fused=None, foreach=False, momentum=name == "SGD")
     assert fires("TD702", evidence) and not fires("TD710", evidence)
     assert not fires("TD702", updating(name, fused=True))
 
@@ -78,12 +78,12 @@ def test_a_fused_form_takes_no_sparse_gradient_and_no_foreach() -> None:
         name="users", at=None, rows=9, bytes=36, looked_up=2.0, distinct=2.0, sparse=True,
         elsewhere=False,
     )  # fmt: skip
-    evidence = updating("SGD", fused=None, foreach=True)
+    evidence = updating("SGD", fused=None, foreach=True, momentum=True)
     found = run_rule(find("TD702"), evidence)
     assert isinstance(found, Finding) and "fused=True instead of foreach=True" in found.fix.text
     evidence.add(EmbeddingTables(tables=(table,)))
     assert not fires("TD702", evidence)
-    (sgd,) = optimizers("SGD", fused=None).optimizers
+    (sgd,) = optimizers("SGD", fused=None, momentum=True).optimizers
     two = Optimizers(optimizers=(sgd, msgspec.structs.replace(sgd, name="SparseAdam")))
     assert fires("TD702", evidence.add(two)), "the table has an optimizer of its own"
 
@@ -126,7 +126,7 @@ def test_an_update_that_takes_little_of_the_step_is_left_alone() -> None:
 
 def test_clipping_is_no_part_of_the_update() -> None:
     """Of 10 ms between backward and the step's end the update takes 1: 5 % of the step."""
-    clipped = updating("SGD", calls=1000, call_us=10, fused=None)
+    clipped = updating("SGD", calls=1000, call_us=10, fused=None, momentum=True)
     assert fires("TD702", clipped)
     whole = phases(optimizer=10)
     assert not fires("TD702", clipped.add(msgspec.structs.replace(whole, update_ns=0.5e6)))
