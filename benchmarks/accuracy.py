@@ -4,8 +4,8 @@ Usage: ``python benchmarks/accuracy.py [--minutes M] [--results FILE] [--no-spee
 [--twins FILE] [--drawn SEED [--count N]] [NAME ...]``
 
 Each case of :mod:`planted.cases` is written out, diagnosed by ``tdiag run --profiling``, and, where
-it has a fixed twin, run bare in pairs, slow and fixed one right after the other, the order swapped
-from pair to pair; the measured speed-up is the median of the pairs' ratios. One JSON line a case
+it has a fixed twin, measured against it: both alive, in turns of some 50 ms, in three groups of
+fresh processes; the measured speed-up is the median of the groups' ratios. One JSON line a case
 goes to the results file at once; a case that is in it is not run again, so that a run that was cut
 off can go on (a drawn one of which only the twins are missing: only they are run). Without cases
 left it only prints the tables (``--rejudge``: with what tdiag as it is now says of the recorded
@@ -38,11 +38,9 @@ from typing import Any
 from planted import judging
 from planted.cases import CASES, Case
 from planted.drawn import Drawn, draw
-from planted.running import diagnose, in_turns, write
+from planted.running import alternating, diagnose, write
 
-SECONDS = 5.0  # that each bare run trains, about as long as a diagnosis: losses converge
 OF_TWINS = ("slow_ms", "fixed_ms", "measured", "span")  # fields of a row
-SECONDS_DRAWN = 2.0  # the same of drawn cases, of which some have four sides
 
 
 def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:
@@ -81,20 +79,16 @@ def run(case: Case, base: Path, speed: bool) -> dict[str, Any]:
         result = judge(case, diagnose(case, slow))
         if speed and case.waste.fixed and result["step_ms"]:
             fixed = write(case.files(True), base / case.name / "fixed")
-            result |= measure(case, slow, fixed, result["step_ms"])
+            sides = {"slow_ms": slow, "fixed_ms": fixed}
+            taken = alternating(case, sides, base / case.name / "turns")
+            result |= {**taken, **gain_of(taken)}
     except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
         result = {"name": case.name, "failed": str(error)[-600:]}
     return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
 
 
-def measure(case: Case, slow: Path, fixed: Path, slow_ms: float) -> dict[str, Any]:
-    """What the twin wins, bare; ``span``: the least and the largest ratio of a pair."""
-    taken = in_turns(case, {"slow_ms": slow, "fixed_ms": fixed}, slow_ms, SECONDS)
-    return {**taken, **gain_of(taken)}
-
-
 def gain_of(taken: dict[str, list[float]]) -> dict[str, Any]:
-    """Of pairs of runs, slow and fixed."""
+    """Of slow and fixed in pairs. ``span``: the least and the largest ratio of a pair."""
     ratios = [a / b for a, b in zip(*taken.values(), strict=True)]
     return {"measured": statistics.median(ratios), "span": [min(ratios), max(ratios)]}
 
@@ -115,7 +109,7 @@ def run_drawn(
             sides = {"slow": slow, "fixed": write(without.files(every), folder / "fixed")}
             if len(case.wastes) > 1:
                 sides |= {f"only {k}": write(case.files({k}), folder / f"only_{k}") for k in every}
-            taken = in_turns(case, sides, result["step_ms"], SECONDS_DRAWN)
+            taken = alternating(case, sides, folder / "turns")
             result |= judging.gains(case, taken)
     except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
         result = {"name": case.name, "failed": str(error)[-600:]}

@@ -11,7 +11,7 @@ every case has one. ``accuracy_page.py`` makes the tables of docs/accuracy.md.
   ``gate_programs.py`` of about 1 to 100 ms a step: an empty function frozen, a patch of a comment,
   the number of threads that the script sets itself. Target: at most 2 of 100 claim an effect.
 * ``twins``: planted cases whose fixed twin a change of `tdiag try` can make, against bare runs of
-  both twins in pairs (:func:`accuracy.measure`). Target: within 10 % in 90 %.
+  both twins in pairs (:func:`planted.running.in_turns`). Target: within 10 % in 90 %.
 * ``samples``: `tdiag run --profiling --try` of each sample script, against bare runs of its twin.
   Target: the trials take at most two minutes, and prove what the twin wins.
 """
@@ -33,11 +33,12 @@ from pathlib import Path
 from typing import Any
 
 import sample_pairs
-from accuracy import gain_of, measure
+from accuracy import gain_of
 from planted.cases import CASES, Case
-from planted.running import start, write
+from planted.running import in_turns, start, write
 
 HERE = Path(__file__).resolve().parent
+SECONDS = 5.0  # that each bare run of a twin trains, about as long as a diagnosis: losses converge
 RESULTS = HERE / "trials.jsonl"
 TDIAG = str(Path(sys.executable).with_name("tdiag"))
 # 20: three pairs of processes, the fewest of a trial, whatever they say; six where they are quick.
@@ -121,13 +122,14 @@ def twin(case: Case, base: Path) -> Row:
     fixed = write(case.files(True), base / case.name / "fixed")
     recorded = {row["name"]: row for row in rows_of(HERE / "accuracy.jsonl")}
     step_ms = recorded[case.name]["step_ms"]
-    before = measure(case, slow, fixed, step_ms)
+    sides = {"slow_ms": slow, "fixed_ms": fixed}
+    before = in_turns(case, sides, step_ms, SECONDS)
     change = case.waste.change.replace("$CORES", str(len(os.sched_getaffinity(0))))
     words = ["try", "--json", "--yes", "-q", f"--time-budget={TWIN_S:g}", "--set", change]
     done = start(case, [TDIAG, *words, *case.command()], slow)
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-500:]}")
-    after = measure(case, slow, fixed, step_ms)
+    after = in_turns(case, sides, step_ms, SECONDS)
     bare = {name: [*before[name], *after[name]] for name in ("slow_ms", "fixed_ms")}
     return result(json.loads(done.stdout)["tried"][0]) | bare | gain_of(bare)
 

@@ -1,4 +1,4 @@
-"""Runs of a case: the diagnosis of its program, and its twins bare in turns."""
+"""Runs of a case: the diagnosis of its program, and its twins, alive at once or one by one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from tdiag.duel.group import Pace, take_turns
+from tdiag.duel.side import Program as Side
+
 FEWEST, MOST = 10, 400
 PAIRS = 3  # the fewest whose median leaves one out that other programs disturbed
 LONGEST_RUN_S = 300
+A_SIDE_S = 2.5  # of turns, for each side in each group
 
 
 class Program(Protocol):
@@ -77,6 +82,33 @@ def write(files: Mapping[str, str], folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder
+
+
+def alternating(case: Program, sides: Mapping[str, Path], run_dirs: Path) -> dict[str, list[float]]:
+    """Milliseconds a step of each side, one number for each group of fresh processes.
+
+    All are alive and run by turns of some 50 ms, so that they meet the same machine: on a shared
+    one, runs of one program differ by 20 % and more from each other. Without a profiler, as
+    ``tdiag check`` measures.
+    """
+    shutil.rmtree(run_dirs, ignore_errors=True)
+    variables = {"OMP_NUM_THREADS": "1"}  # as in ``start``
+    command = [sys.executable, *case.command()]
+    programs = [Side(side, command, folder, variables) for side, folder in sides.items()]
+    pace = Pace(most_s=A_SIDE_S * len(sides))
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    cores = os.sched_getaffinity(0)
+    try:
+        if case.one_core:
+            os.sched_setaffinity(0, sorted(cores)[-1:])  # the programs inherit it
+        for number in range(PAIRS):
+            ordered = programs if number % 2 == 0 else programs[::-1]
+            found = take_turns(ordered, run_dirs / str(number), pace)
+            for side, mine in zip(ordered, found, strict=True):
+                taken[side.name].append(statistics.fmean(mine.mean_ns) / 1e6)
+    finally:
+        os.sched_setaffinity(0, cores)
+    return taken
 
 
 def in_turns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -143,8 +144,17 @@ def _turns(sides: list[Side], taken: list[Taken], pace: Pace, least: int) -> Non
     while turn < FEWEST_TURNS or (turn < pace.turns and monotonic() - began < pace.most_s):
         pairs = list(zip(sides, taken, strict=True))
         for side, mine in pairs if turn % 2 else reversed(pairs):
-            mine.add(side.turn(steps))
+            mine.add(side.turn(steps_of_turn(turn, steps)))
         turn += 1
+
+
+def steps_of_turn(turn: int, steps: int) -> int:
+    """The steps of this turn, at random up to half more than ``steps`` and the same for all sides.
+
+    In turns of one length, work of every n-th step (a checkpoint, a log) may always be in a turn's
+    first step, which is left out, or never.
+    """
+    return random.Random(turn).randint(steps, steps + max(1, steps // 2))
 
 
 def steps_of_a_turn(step_ns: float, least: int = FEWEST_STEPS) -> int:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tdiag.duel import side, talk
-from tdiag.duel.group import FEWEST_ON_DEVICE, Pace, steps_of_a_turn, take_turns
+from tdiag.duel.group import FEWEST_ON_DEVICE, Pace, steps_of_a_turn, steps_of_turn, take_turns
 from tdiag.duel.side import Program, ProgramFailed, Side
 from tdiag.errors import UsageError
 from tdiag.gate import counting
@@ -232,6 +232,20 @@ def test_a_turn_is_some_50_ms(step_ns: float, steps: int) -> None:
 @pytest.mark.parametrize(("step_ns", "steps"), [(1e3, 100), (10e6, 10), (300e6, 10)])
 def test_on_a_device_a_turn_has_ten_steps_at_least(step_ns: float, steps: int) -> None:
     assert steps_of_a_turn(step_ns, FEWEST_ON_DEVICE) == steps
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5, 20])
+@pytest.mark.parametrize("period", [2, 3, 4, 6, 10, 21])
+def test_work_of_every_nth_step_is_measured_as_often_as_it_is_done(steps: int, period: int) -> None:
+    """Each turn leaves its first step out. In turns of one length it was all of it, or none."""
+    at, counted, done = 0, 0, 0
+    for turn in range(400):
+        at += 1
+        length = steps_of_turn(turn, steps)
+        counted += length
+        done += sum(step % period == 0 for step in range(at, at + length))
+        at += length
+    assert done / counted == pytest.approx(1 / period, rel=0.15)
 
 
 # A device that lets one process in at a time: who holds the file has it.
