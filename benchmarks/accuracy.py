@@ -4,7 +4,7 @@ Usage: ``python benchmarks/accuracy.py [--minutes M] [--results FILE] [--no-spee
 [--twins FILE] [--drawn SEED [--count N]] [NAME ...]``
 
 Each case of :mod:`planted.cases` is written out, diagnosed by ``tdiag run --profiling``, and, where
-it has a fixed twin, measured against it: both alive, in turns of some 50 ms, in three groups of
+it has a fixed twin, measured against it: both alive, in turns of some 50 ms, in two groups of
 fresh processes; the measured speed-up is the median of the groups' ratios. One JSON line a case
 goes to the results file at once; a case that is in it is not run again, so that a run that was cut
 off can go on (a drawn one of which only the twins are missing: only they are run). Without cases

@@ -19,6 +19,7 @@ from tdiag.duel.side import Program as Side
 FEWEST, MOST = 10, 400
 PAIRS = 3  # the fewest whose median leaves one out that other programs disturbed
 LONGEST_RUN_S = 300
+GROUPS = 2  # of fresh processes: their mean is as near as the median of three
 A_SIDE_S = 2.5  # of turns, for each side in each group
 
 
@@ -101,7 +102,7 @@ def alternating(case: Program, sides: Mapping[str, Path], run_dirs: Path) -> dic
     try:
         if case.one_core:
             os.sched_setaffinity(0, sorted(cores)[-1:])  # the programs inherit it
-        for number in range(PAIRS):
+        for number in range(GROUPS):
             ordered = programs if number % 2 == 0 else programs[::-1]
             found = take_turns(ordered, run_dirs / str(number), pace)
             for side, mine in zip(ordered, found, strict=True):
