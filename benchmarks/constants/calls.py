@@ -79,6 +79,24 @@ def anomaly() -> Figures:
     return {"shallow": (shallow - slow) / fast, f"{DEEP} deeper": (deep - slow) / fast}
 
 
+@measures(
+    td704_debugging_left_on__LEAF_CALLS_LOW="least",
+    td704_debugging_left_on__LEAF_CALLS_HIGH="most",
+)
+def anomaly_of_leaves() -> Figures:
+    """What it adds to each of 400 parameters that one call takes, in plain calls."""
+    leaves = [torch.ones(4, requires_grad=True) for _ in range(400)]
+
+    def stack() -> None:
+        torch.stack(leaves)
+
+    fast, bare, shallow, deep = interleaved(
+        plain(), stack, with_anomaly(stack), with_anomaly(stack, DEEP)
+    )
+    call = fast / CALLS * len(leaves)
+    return {"shallow": (shallow - bare) / call, f"{DEEP} deeper": (deep - bare) / call}
+
+
 def _nan_checks(tensors: int, numbers: int) -> tuple[float, float]:
     """What checking the gradients of one backward adds, and a plain call, ns. Each gradient comes
     from a view, which makes it for next to nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
@@ -14,7 +14,8 @@ from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
+from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, OpLine, Ops
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
@@ -23,6 +24,7 @@ from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
 from tdiag.rules.log_lines import written_in_forward
+from tdiag.rules.loops import in_loss
 from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import HIGH_FRAC, MIN_SAMPLES
 
@@ -146,7 +148,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     explain_by_lines(costs, evidence, budget)
     costs.by_class.pop("compute", None)  # faster compute is still compute
     if not budget.has_device:
-        least = min(fixed_cost(evidence, _counted(findings)), costs.compute)
+        least = min(_counted(evidence, findings), costs.compute)
         if least > costs.by_class.get("overhead", 0.0):
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
@@ -300,23 +302,29 @@ def _kind_of_wait(evidence: Evidence) -> str:
     return "loader" if starting > MAJORITY_FRAC * phases.wall_ns.get("data_wait", 0.0) else "input"
 
 
-def _counted(findings: Sequence[Finding]) -> set[str]:
-    """Phases whose calls may be overhead; those of a loss that has a finding are accounted for."""
+def _counted(evidence: Evidence, findings: Sequence[Finding]) -> float:
+    """The fixed cost of calls that may be overhead, ns per step; those of a loss that has a finding
+    are accounted for."""
     found = any(finding.cls == "python_loss" for finding in findings)
-    return {"forward", "optimizer"} if found else {"forward", "optimizer", "loss"}
+    modules = evidence.get(Modules) if found else None
+    phases = {"forward", "optimizer"} if found else {"forward", "optimizer", "loss"}
+    return fixed_cost(evidence, phases, lambda line: found and in_loss(line, modules))
 
 
 def _can_price(evidence: Evidence) -> bool:
     return evidence.get(Ops) is not None and evidence.get(Dispatch) is not None
 
 
-def fixed_cost(evidence: Evidence, phases: set[str]) -> float:
-    """The fixed cost of these phases' torch calls and their backward, ns per step: what they take
-    without doing any work; 0 if calls were not counted or not timed."""
+def fixed_cost(
+    evidence: Evidence, phases: set[str], apart: Callable[[OpLine], bool] = lambda _: False
+) -> float:
+    """The fixed cost of these phases' torch calls and their backward, without lines that are
+    ``apart``, ns per step: what they take without doing any work; 0 if calls were not counted or
+    not timed."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     if ops is None or dispatch is None:
         return 0.0
-    return dispatch.least_ns(x for x in ops.lines if x.phase in phases)
+    return dispatch.least_ns(x for x in ops.lines if x.phase in phases and not apart(x))
 
 
 def _outside_calls(evidence: Evidence, phase: str) -> float:
@@ -347,7 +355,7 @@ def _doubt(costs: Costs, evidence: Evidence, findings: Sequence[Finding]) -> Non
                 if costs.unseen
                 else "the fixed cost of a torch call was not measured"
             )
-    fixed = FIXED_COST_FACTOR * fixed_cost(evidence, _counted(findings))
+    fixed = FIXED_COST_FACTOR * _counted(evidence, findings)
     largest = max([costs.unexplained, *costs.families().values()])
     step_alone = costs.step_ns - costs.compute + alone
     overtakes = HIGH_FRAC * step_alone <= largest < HIGH_FRAC * costs.step_ns

@@ -180,8 +180,8 @@ def _wasted(
 ) -> tuple[float, str] | None:
     """The share of the step that neither arithmetic nor memory traffic explains but calls or too
     few threads do, and a sentence about it; None if it is below ``HIGH_FRAC``, or if a finding
-    about the computing itself explains as much. ``unknown_ns``: time of calls that may be work the
-    roofline does not know, per step."""
+    about the computing itself explains as much, or work that the roofline does not know takes as
+    much. ``unknown_ns``: time of calls that may be such work, per step."""
     computing = costs.compute / costs.step_ns
     shares = [f.at_best_ns / costs.step_ns for f in findings if f.cls == "compute"]
     explained = max(HIGH_FRAC, *shares, 0.0)
@@ -192,9 +192,10 @@ def _wasted(
             f"{computing:.0%} of the step is computing with {used} of {threads} threads: with all"
             f" of them it would take {1 - roofline.idle_threads_frac:.0%} of the time at best"
         )
-    called = computing * (1 - roofline.efficiency) - unknown_ns / costs.step_ns
+    unknown = unknown_ns / costs.step_ns
+    called = computing * (1 - roofline.efficiency) - unknown
     inefficient = roofline.efficiency < EFFICIENT_FRAC and roofline.bound == "dispatch"
-    if not inefficient or called < explained:
+    if not inefficient or called < max(explained, unknown):
         return None
     return called, (
         f"{called:.0%} of the step is neither arithmetic nor memory traffic"

@@ -44,7 +44,7 @@ _SAVING = re.compile(
 _WEIGHTS = re.compile(
     r"state_dict\(|named_parameters\(|save_model|checkpoint|ckpt|(?<![a-z])weights(?![a-z])", re.I
 )
-_LOSS = re.compile("loss|criterion|objective|elbo|penalty|nll|likelihood", re.IGNORECASE)
+LOSS_NAME = re.compile("loss|criterion|objective|elbo|penalty|nll|likelihood", re.IGNORECASE)
 _FUNCTIONS = ("def ", "async def ")
 FunctionKey = tuple[str, str]  # file and last part of the name, because samplers add the class
 # For each function its lines that lead to torch calls, and the phases of these.
@@ -241,7 +241,7 @@ def of_the_loss(
     losses = {
         function
         for function, lines in leading.items()
-        if _LOSS.search(function[1]) and any("loss" in phases for phases in lines.values())
+        if LOSS_NAME.search(function[1]) and any("loss" in phases for phases in lines.values())
     }
     model, computing = (
         {(x.at.file, x.at.function) for x in ops.lines if x.phase == phase}
@@ -255,7 +255,7 @@ def of_the_loss(
             found.add(line.at.spot)
         names = [name for (_, name), _ in below]
         first = names.index("forward") if "forward" in names else len(names)
-        if inside := [i for i, name in enumerate(names) if i > first and _LOSS.search(name)]:
+        if inside := [i for i, name in enumerate(names) if i > first and LOSS_NAME.search(name)]:
             found |= {(file, number) for (file, _), number in below[inside[0] :]}
     return found
 

@@ -20,6 +20,7 @@ from tdiag.rules.call_parts import backward_share
 from tdiag.rules.callers import lines_below
 from tdiag.rules.hooks import in_hook
 from tdiag.rules.loop_heads import in_a_loop, loop_head
+from tdiag.rules.loop_lines import LOSS_NAME
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Conversions that do not read a value: the host knows a tensor's shape.
@@ -79,16 +80,15 @@ class LoopTime:
 
 
 def in_loss(line: OpLine, modules: Modules | None) -> bool:
-    """Whether the line ran in the loss region, or in the ``forward`` of a loss module."""
-    if line.phase != "forward" or modules is None:
-        return line.phase == "loss"
-    before = [
-        module
-        for module in modules.modules
-        if module.at and module.at.file == line.at.file and module.at.line <= line.at.line
-    ]
-    nearest = max(before, key=lambda module: module.at.line if module.at else 0, default=None)
-    return nearest is not None and nearest.is_loss
+    """Whether the line ran in the loss region, in the ``forward`` of a loss module, or calls no
+    layer in a function named as a loss, as a GAN's critic has it before another forward."""
+    named = modules is not None and line.phase == "forward" and _named_as_loss(line)
+    return named or _phase(line, modules) == "loss"
+
+
+def _named_as_loss(line: OpLine) -> bool:
+    name = line.at.function.rpartition(".")[2]
+    return LOSS_NAME.search(name) is not None and not LAYERS & line.names.keys()
 
 
 def value_loops(
@@ -216,7 +216,16 @@ def _traced_backward(host_ops: HostOps | None) -> dict[str, float]:
 
 
 def _phase(line: OpLine, modules: Modules | None) -> str:
-    return "loss" if in_loss(line, modules) else line.phase
+    """The phase that has its clean time."""
+    if line.phase != "forward" or modules is None:
+        return line.phase
+    before = [
+        module
+        for module in modules.modules
+        if module.at and module.at.file == line.at.file and module.at.line <= line.at.line
+    ]
+    nearest = max(before, key=lambda module: module.at.line if module.at else 0, default=None)
+    return "loss" if nearest is not None and nearest.is_loss else "forward"
 
 
 def _share(

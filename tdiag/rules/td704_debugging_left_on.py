@@ -8,8 +8,9 @@ profiler, the samples in its own functions, and the time that recording adds to 
 debuggers, the samples inside them. The cost of cProfile is not measured.
 
 ## Why it is slow
-Anomaly detection formats a Python stack for every call that records gradients and checks for NaN
-after every backward function. Profilers and tracers do work for every call or line.
+Anomaly detection formats a Python stack for every call that records gradients and for every
+parameter, and checks for NaN after every backward function. Profilers and tracers do work for every
+call or line.
 
 ## What to do
 Put such switches behind an option, and use them only in a run that searches for an error.
@@ -17,8 +18,10 @@ Put such switches behind an option, and use them only in a run that searches for
 ## How the gain is computed
 Anomaly detection: calls that record gradients × its cost per call, measured in the process and as
 multiples of this machine's own call cost, plus the NaN check of each parameter's gradient, by
-number and size. The torch profiler: its share of the samples, plus the torch calls × the measured
-time to record one. Debuggers: their share of the samples. If no cost was measured, none is claimed.
+number and size; at the high end also a stack for each parameter, which torch formats unless the
+last step's loss is still alive. At most the time of these calls and of backward. The torch
+profiler: its share of the samples, plus the torch calls × the measured time to record one.
+Debuggers: their share of the samples. If no cost was measured, none is claimed.
 
 ## When this advice is wrong
 Deterministic algorithms may be required, for example for a published result.
@@ -26,10 +29,11 @@ Deterministic algorithms may be required, for example for a published result.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from tdiag.evidence.sampled import StackLine, Stacks
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import PROFILERS, Flags, Modules, Optimizers, Settings
@@ -60,6 +64,18 @@ ANOMALY_CALLS_HIGH = Threshold(
     65,
     "plain calls per call with gradients",
     f"{_MEASURED} 102 µs from a stack 15 frames deeper (benchmarks/rule_constants.py td704).",
+)
+LEAF_CALLS_LOW = Threshold(
+    19,
+    "plain calls per parameter tensor",
+    f"{_MEASURED} anomaly detection formats a stack for the node that takes a parameter's gradient,"
+    " too, which a forward makes anew unless the last loss is still alive: 19 to 62 plain calls,"
+    " from a shallow stack and from one 15 frames deeper (benchmarks/rule_constants.py td704).",
+)
+LEAF_CALLS_HIGH = Threshold(
+    62,
+    "plain calls per parameter tensor",
+    "The same measurement: from a stack 15 frames deeper (benchmarks/rule_constants.py td704).",
 )
 CHECK_CALLS_LOW = Threshold(
     2,
@@ -128,11 +144,12 @@ def check(
     optimizers: Optimizers | None,
     modules: Modules | None,
     settings: Settings | None,
+    phases: Phases | None,
 ) -> Found | None:
     made = settings or Settings(settings=())
     on: list[_Switch] = []
     if flags.anomaly_mode:
-        on.append(_anomaly(made, ops, dispatch, optimizers, modules))
+        on.append(_anomaly(made, ops, dispatch, optimizers, modules, phases))
     if flags.user_profiler:
         on.append(_profiler(made, budget, ops, dispatch, stacks))
     if flags.user_trace:
@@ -172,6 +189,7 @@ def _anomaly(
     dispatch: Dispatch | None,
     optimizers: Optimizers | None,
     modules: Modules | None,
+    phases: Phases | None,
 ) -> _Switch:
     setting = settings.last("anomaly", True)
     at = setting.at if setting else None
@@ -186,19 +204,24 @@ def _anomaly(
     calls = sum(line.grad_calls for line in ops.lines)
     tensors = sum(one.tensors for one in optimizers.optimizers) if optimizers else 0
     numbers = sum(one.parameters for one in modules.modules) if modules else 0
-    plain, check = calls * dispatch.op_ns, tensors * dispatch.op_ns
+    plain, a_tensor = calls * dispatch.op_ns, tensors * dispatch.op_ns
     measured = calls * max(0.0, dispatch.grad_op_ns - GRAD_CALL * dispatch.op_ns)
     if not plain:
         return switch
-    low = plain * ANOMALY_CALLS_LOW
+    in_forward, in_backward = _recording_ns(phases, ops)
+    low = plain * ANOMALY_CALLS_LOW + a_tensor * CHECK_CALLS_LOW + numbers * CHECK_NS_LOW
+    high = max(plain * ANOMALY_CALLS_LOW, measured, plain * ANOMALY_CALLS_HIGH)
+    high += a_tensor * CHECK_CALLS_HIGH + numbers * CHECK_NS_HIGH
+    if in_forward >= a_tensor * LEAF_CALLS_LOW:  # else they are not made anew
+        high += a_tensor * LEAF_CALLS_HIGH
+    most = in_forward + in_backward
     return replace(
         switch,
-        low_ns=low + check * CHECK_CALLS_LOW + numbers * CHECK_NS_LOW,
-        high_ns=max(low, measured, plain * ANOMALY_CALLS_HIGH)
-        + check * CHECK_CALLS_HIGH
-        + numbers * CHECK_NS_HIGH,
+        low_ns=min(low, most),
+        high_ns=min(high, most),
         why=f"each call that records gradients costs {ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH}"
-        " plain calls more (or what was measured here), and each gradient is checked for NaN.",
+        " plain calls more (or what was measured here), and each gradient is checked for NaN; at"
+        f" the high end, each parameter costs up to {LEAF_CALLS_HIGH} plain calls, too.",
         evidence=(
             count("calls that record gradients", calls, "ops", "per_step"),
             ns("cost of a plain call", dispatch.op_ns, "probe"),
@@ -206,6 +229,20 @@ def _anomaly(
             count("gradients checked for NaN", tensors, "probe", "per_step"),
         ),
     )
+
+
+def _recording_ns(phases: Phases | None, ops: Ops) -> tuple[float, float]:
+    """The clean time of the calls that record gradients, in which stacks are formatted, and of
+    backward, in which gradients are checked, ns per step. Infinite if it was not measured."""
+    if phases is None:
+        return math.inf, math.inf
+    recording = 0.0
+    for phase in ("forward", "loss"):
+        there = [line for line in ops.lines if line.phase == phase]
+        elapsed = sum(line.elapsed_ns for line in there) or 1.0
+        share = sum(line.recording_ns for line in there) / elapsed
+        recording += phases.wall_ns.get(phase, 0.0) * share
+    return recording, phases.wall_ns.get("backward", 0.0)
 
 
 def _profiler(

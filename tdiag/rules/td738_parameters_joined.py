@@ -45,6 +45,7 @@ from tdiag.units import duration, percent
 CODE = "TD738"
 NAME = "parameters-joined"
 CLASS = "overhead"
+AFTER = {"TD704": "anomaly detection formats a stack for each of the parameters"}
 UNTRIED = "the parameters must be made as one"
 BY_ISSUE = True
 

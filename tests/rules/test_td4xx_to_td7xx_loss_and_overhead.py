@@ -13,7 +13,7 @@ from tdiag.evidence.device import Syncs
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, HostOps, OpLine
-from tdiag.evidence.training import Flags, Module, Modules
+from tdiag.evidence.training import Module, Modules
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
@@ -244,20 +244,6 @@ def test_the_loops_of_the_loss_do_not_count_as_launch_bound_layers() -> None:
     assert result("TD701", evidence) is None
 
 
-def test_anomaly_detection_is_not_taken_for_the_fixed_cost_of_a_call() -> None:
-    evidence = Evidence().add(
-        budget(forward=6, backward=14),
-        phases(forward=6, backward=14),
-        ops(op_line(20, "forward", 80, grad_calls=80.0)),
-        flags(anomaly_mode=True),
-        Dispatch(op_ns=1500, grad_op_ns=150_000),
-    )
-    assert result("TD701", evidence) is None
-    found = finding("TD704", evidence)
-    saved = 80 * (150_000 - 4.5 * 1500)  # as measured in the process
-    assert found.at_best_ns == pytest.approx(saved, rel=0.01)
-
-
 @pytest.mark.parametrize("code", ["TD605", "TD701"])
 @pytest.mark.parametrize("kind", [Dispatch, Phases])
 def test_efficiency_is_not_judged_without_its_evidence(code: str, kind: type) -> None:
@@ -316,13 +302,6 @@ def test_each_debugging_switch_is_named_and_costs_only_what_was_measured(
     assert found.fix.intervention == tried
     assert named in found.summary
     assert found.advisory is advisory
-
-
-def test_anomaly_detection_without_counts_claims_nothing() -> None:
-    evidence = Evidence().add(budget(forward=6, backward=9), flags(anomaly_mode=True))
-    assert finding("TD704", evidence).advisory
-    assert isinstance(result("TD704", Evidence().add(budget(forward=6))), Abstained)
-    assert evidence.get(Flags) is not None
 
 
 def test_a_debugger_costs_its_share_of_the_samples() -> None:

@@ -12,9 +12,10 @@ from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, OpLine
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Place
-from tdiag.rules.examples import MS, at, budget, loaders, op_line, ops, phases
+from tdiag.rules.examples import MS, at, budget, loaders, module, op_line, ops, phases
 
 from .test_td4xx_to_td7xx_loss_and_overhead import DISPATCH, finding, loop, result, training
 
@@ -102,6 +103,29 @@ def test_a_loss_inside_the_models_forward_has_all_lines_of_its_loop() -> None:
     found = finding("TD501", evidence)
     assert found.at_best_ns == pytest.approx(2 * MS, rel=0.01)
     assert result("TD701", in_forward(layers, asks, picks, forward=5, backward=3.6)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "of_loss"),
+    [
+        ("critic_loss", {"cross_entropy": 300.0}, True),
+        ("Trainer.nll", {"cross_entropy": 300.0}, True),
+        ("draw", {"cross_entropy": 300.0}, False),
+        ("training_loss", {"linear": 300.0}, False),  # a library's layers, called from there
+    ],
+)
+def test_a_loss_that_is_computed_before_another_models_forward_is_a_loss(
+    name: str, names: dict[str, float], of_loss: bool
+) -> None:
+    """As a GAN computes the critic's: after it the generator's output goes through the critic."""
+    draws = op_line(36, "forward", 300, grad_calls=300.0, elapsed_ns=2 * MS, in_loop=True,
+                    names=names, at=at(36, name))  # fmt: skip
+    evidence = in_forward(large_layers(2), draws, forward=4, backward=4)
+    evidence.add(Modules(modules=(module("Net", 10),)))
+    assert (result("TD501", evidence) is not None) is of_loss
+    if of_loss:
+        assert finding("TD501", evidence).at_best_ns == pytest.approx(4 * MS, rel=0.01)
+        assert result("TD701", evidence) is None
 
 
 def test_a_mask_that_is_filled_entry_by_entry_in_forward_is_no_loss() -> None:

@@ -11,7 +11,7 @@ from tdiag.evidence.from_trace import device_evidence
 from tdiag.evidence.from_trace.work import flops, moved
 from tdiag.evidence.roofline import Work
 
-from .making import Event, evidence_of, op, span, step, trace_of
+from .making import Event, evidence_of, launched, op, span, step, trace_of
 
 
 def shaped(name: str, ts: float, dur: float, *dims: tuple[int, ...], kind: str = "float") -> Event:
@@ -138,3 +138,43 @@ def test_calls_of_one_function_are_one_op_of_its_work(tmp_path: Path) -> None:
     work = evidence_of(tmp_path, events).get(Work)
     assert work is not None
     assert [(x.name, x.count, x.host_ns) for x in work.ops] == [("aten::tanh", 3, 60_000)]
+
+
+def test_what_an_op_does_itself_between_others_is_its_own_work(tmp_path: Path) -> None:
+    """A decomposition copies its input, and works for milliseconds; a wrapper does not."""
+    events = [
+        step(1, 0, 6000),
+        shaped("aten::linalg_svdvals", 10, 3400, (128, 256)),
+        shaped("aten::_linalg_svd", 12, 3390, (128, 256)),
+        shaped("aten::copy_", 20, 100, (128, 256), (128, 256)),
+        shaped("aten::softmax", 4000, 500, (64, 64)),
+        shaped("aten::_softmax", 4005, 490, (64, 64)),
+    ]
+    work = evidence_of(tmp_path, events).get(Work)
+    assert work is not None
+    assert {x.name: x.host_ns for x in work.ops} == {
+        "aten::_linalg_svd": 3_290_000,
+        "aten::copy_": 100_000,
+        "aten::_softmax": 490_000,
+    }
+
+
+def test_a_wrapper_that_was_interrupted_once_does_no_work_itself(tmp_path: Path) -> None:
+    events = [step(1, 0, 6000)]
+    for begin, stall in ((100, 0), (200, 0), (300, 3000)):
+        events.append(shaped("aten::relu", begin, 20 + stall, (64, 64)))
+        events.append(shaped("aten::clamp_min", begin + 1, 15, (64, 64)))
+    work = evidence_of(tmp_path, events).get(Work)
+    assert work is not None
+    assert [(x.name, x.host_ns) for x in work.ops] == [("aten::clamp_min", 45_000)]
+
+
+def test_with_a_device_the_time_on_the_host_is_no_work(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 6000),
+        shaped("aten::_linalg_svd", 12, 3390, (128, 256)),
+        shaped("aten::copy_", 20, 100, (128, 256), (128, 256)),
+        *launched("svd", 30, 35, 60, 7),
+    ]
+    work = evidence_of(tmp_path, events).get(Work)
+    assert work is not None and [x.name for x in work.ops] == ["aten::copy_"]

@@ -10,6 +10,7 @@ from itertools import starmap
 
 import numpy as np
 
+from tdiag.evidence.from_trace.device_time import COMPUTES_NS
 from tdiag.evidence.from_trace.device_work import issuing_ops
 from tdiag.evidence.from_trace.host_ops import (
     DTYPES,
@@ -26,12 +27,15 @@ from tdiag.evidence.from_trace.python_stacks import PythonStacks
 from tdiag.evidence.from_trace.sorted_events import Rows, TraceView
 from tdiag.evidence.from_trace.window import TracedWindow
 from tdiag.evidence.roofline import OpWork, Work
-from tdiag.trace.columns import Mask
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.trace.columns import Ints, Mask
 
 Dims = tuple[int, ...]
 
 COMPUTING = ("forward", "loss", "backward", "optimizer")
 
+# Ops of torch and of a library; not nodes of autograd, nor functions written in Python.
+OPERATOR = re.compile(r"^(?!autograd::)\w+::")
 # Indexing moves the rows it picks, not the whole table.
 PICKS = re.compile(r"::(index|embedding|gather|scatter|take|_index_put|masked_)\w*$")
 ONLY_WRITES = re.compile(r"::(fill|zero|uniform|normal|random|bernoulli|exponential)_$")
@@ -53,6 +57,9 @@ def work(
     kernels = window.began(view, view.work)
     issuing = issuing_ops(view, ops, kernels)
     rows = _counted(view, ops, issuing)
+    taking = ops.end - ops.start
+    if not len(kernels):
+        rows, taking = _with_own_work(view, ops, rows, taking)
     rows = rows[computing[rows]]
     if not len(rows):
         return None
@@ -65,7 +72,7 @@ def work(
     keys = np.stack([trace.name[ops.rows[rows]], trace.shapes[ops.rows[rows]], at, backward])
     kinds, member = np.unique(keys, axis=1, return_inverse=True)
     counts = np.bincount(member)
-    host = np.bincount(member, (ops.end - ops.start)[rows])
+    host = np.bincount(member, taking[rows])
     on_device = np.bincount(member, device[rows])
     shapes = [_tensors(*texts) for texts in trace.shape_texts]
     outputs = _outputs(trace.names, shapes, kinds)
@@ -122,6 +129,21 @@ def _counted(view: TraceView, ops: Nested, issuing: Rows) -> Rows:
     # An op around a matrix product would count that product's arithmetic again.
     own = np.unique(issuing[(issuing >= 0) & (_enclosing(ops, innermost)[issuing] < 0)])
     return np.union1d(innermost, own[shaped[own] & ~view.trace.named(ops.rows[own], MATRIX.match)])
+
+
+def _with_own_work(view: TraceView, ops: Nested, counted: Rows, taking: Ints) -> tuple[Rows, Ints]:
+    """On a CPU also ops that do most of the work themselves between the ops they call, as a matrix
+    decomposition copies its input before; these take what they do not leave to others. Most calls
+    of the shape must: a single one may have been interrupted."""
+    trace = view.trace
+    own = trace.shapes[ops.rows] >= 0
+    own &= (ops.self_ns >= COMPUTES_NS) & (ops.self_ns > MAJORITY_FRAC * taking)
+    own &= trace.named(ops.rows, OPERATOR.match)
+    own &= _enclosing(ops, counted)[:-1] < 0
+    keys = np.stack([trace.name[ops.rows], trace.shapes[ops.rows]])
+    _, kind = np.unique(keys, axis=1, return_inverse=True)
+    own &= (np.bincount(kind, own) > MAJORITY_FRAC * np.bincount(kind))[kind]
+    return np.union1d(counted, np.flatnonzero(own)), np.where(own, ops.self_ns, taking)
 
 
 def _makers(view: TraceView, ops: Nested) -> Rows:
