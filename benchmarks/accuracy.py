@@ -40,6 +40,9 @@ from planted.cases import CASES, Case
 from planted.drawn import Drawn, draw
 from planted.running import alternating, diagnose, write
 
+from tdiag.errors import TdiagError
+
+FAILURES = (RuntimeError, AssertionError, subprocess.SubprocessError, TdiagError)
 OF_TWINS = ("slow_ms", "fixed_ms", "measured", "span")  # fields of a row
 
 
@@ -82,7 +85,7 @@ def run(case: Case, base: Path, speed: bool) -> dict[str, Any]:
             sides = {"slow_ms": slow, "fixed_ms": fixed}
             taken = alternating(case, sides, base / case.name / "turns")
             result |= {**taken, **gain_of(taken)}
-    except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+    except FAILURES as error:
         result = {"name": case.name, "failed": str(error)[-600:]}
     return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
 
@@ -111,7 +114,7 @@ def run_drawn(
                 sides |= {f"only {k}": write(case.files({k}), folder / f"only_{k}") for k in every}
             taken = alternating(case, sides, folder / "turns")
             result |= judging.gains(case, taken)
-    except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+    except FAILURES as error:
         result = {"name": case.name, "failed": str(error)[-600:]}
     return result | {"seconds": round(time.monotonic() - began), "load": os.getloadavg()[0]}
 

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 
 from constants import Figures, interleaved, measures, times_as_fast
+from tdiag.evidence.training import Optimizer
+from tdiag.rules import sgd as rule
+from tdiag.rules.examples import optimizers
 
 # Tensors and the numbers in each: from many small ones to a few large ones.
 SIZES = ((100, 256), (100, 4096), (50, 65_536), (8, 1_048_576))
@@ -37,15 +40,18 @@ def adam() -> Figures:
     return fused_wins(torch.optim.AdamW)
 
 
-# SGD's settings, the calls its loop makes per tensor, and how many more numbers than its fused form
-# it moves (tdiag/rules/sgd.py).
-SGDS: dict[str, tuple[dict[str, Any], int, float]] = {
-    "plain": ({}, 1, 1.0),
-    "decay": ({"weight_decay": 0.1}, 2, 2.0),
-    "momentum": ({"momentum": 0.9}, 3, 1.6),
-    "momentum, decay": ({"momentum": 0.9, "weight_decay": 0.1}, 4, 2.2),
-    "Nesterov, decay": ({"momentum": 0.9, "weight_decay": 0.1, "nesterov": True}, 5, 2.8),
+SGDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "decay": {"weight_decay": 0.1},
+    "momentum": {"momentum": 0.9},
+    "momentum, decay": {"momentum": 0.9, "weight_decay": 0.1},
+    "Nesterov, decay": {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
 }
+
+
+def described(settings: dict[str, Any]) -> Optimizer:
+    """As the rule sees it."""
+    return optimizers("SGD", **settings).optimizers[0]
 
 
 def sgd(settings: dict[str, Any], tensors: int, numbers: int, **form: bool) -> Callable[[], Any]:
@@ -57,20 +63,21 @@ def sgd(settings: dict[str, Any], tensors: int, numbers: int, **form: bool) -> C
 def sgd_calls() -> Figures:
     one, other = torch.ones(1), torch.ones(1)
     figures = {}
-    for name, (settings, calls, _) in SGDS.items():
+    for name, settings in SGDS.items():
         for numbers in (16, 1024):
             loop, add = interleaved(
                 sgd(settings, 100, numbers, foreach=False), partial(torch.add, one, other)
             )
-            figures[f"{name}, 100 × {numbers}"] = loop / 100 / calls / add
+            figures[f"{name}, 100 × {numbers}"] = loop / 100 / rule.calls(described(settings)) / add
     return figures
 
 
 @measures(sgd__FIXED_LOW="least", sgd__FIXED_HIGH="most")
 def sgd_small() -> Figures:
     return {
-        f"{name}, 100 × {numbers}": fused_sgd_wins(settings, 100, numbers) / calls
-        for name, (settings, calls, _) in SGDS.items()
+        f"{name}, 100 × {numbers}": fused_sgd_wins(settings, 100, numbers)
+        / rule.calls(described(settings))
+        for name, settings in SGDS.items()
         for numbers in (16, 1024)
     }
 
@@ -85,23 +92,36 @@ def sgd_large() -> Figures:
     return large_sgd_wins("decay", "momentum", "momentum, decay")
 
 
-@measures(sgd__NESTEROV_WORK_HIGH="most")
+@measures(sgd__FRESH_WORK_HIGH="most")
 def nesterov_large() -> Figures:
     return large_sgd_wins("Nesterov, decay")
 
 
 def large_sgd_wins(*names: str) -> Figures:
     return {
-        f"{name}, {tensors} × {numbers}": fused_sgd_wins(settings, tensors, numbers) / fewer
+        f"{name}, {tensors} × {numbers}": fused_sgd_wins(SGDS[name], tensors, numbers)
+        / rule.fewer_passes(described(SGDS[name]))
         for name in names
-        for settings, _, fewer in [SGDS[name]]
         for tensors, numbers in ((50, 65_536), (8, 1_048_576))
     }
 
 
-def fused_sgd_wins(settings: dict[str, Any], tensors: int, numbers: int) -> float:
+@measures(sgd__FOREACH_FIXED_LOW="least")
+def sgd_small_foreach() -> Figures:
+    return {
+        f"{name}, 100 × {numbers}": fused_sgd_wins(settings, 100, numbers, foreach=True)
+        / rule.calls(described(settings))
+        for name, settings in SGDS.items()
+        for numbers in (16, 1024)
+    }
+
+
+def fused_sgd_wins(
+    settings: dict[str, Any], tensors: int, numbers: int, foreach: bool = False
+) -> float:
     return times_as_fast(
-        sgd(settings, tensors, numbers, foreach=False), sgd(settings, tensors, numbers, fused=True)
+        sgd(settings, tensors, numbers, foreach=foreach),
+        sgd(settings, tensors, numbers, fused=True),
     )
 
 

@@ -307,7 +307,7 @@ def _counted(evidence: Evidence, findings: Sequence[Finding]) -> float:
     are accounted for."""
     found = any(finding.cls == "python_loss" for finding in findings)
     modules = evidence.get(Modules) if found else None
-    phases = {"forward", "optimizer"} if found else {"forward", "optimizer", "loss"}
+    phases = {"forward", "optimizer", "loss"}
     return fixed_cost(evidence, phases, lambda line: found and in_loss(line, modules))
 
 

@@ -42,6 +42,12 @@ FIXED_HIGH = Threshold(
     "times as fast, per call of the loop",
     "Measured together with FIXED_LOW, the most (benchmarks/rule_constants.py sgd.FIXED_HIGH).",
 )
+FOREACH_FIXED_LOW = Threshold(
+    0.8,
+    "times as fast, per call of the loop",
+    f"{_MEASURED} tensors of 16 and 1,024 numbers, against foreach=True: 0.8 to 1.35"
+    " (benchmarks/rule_constants.py sgd.FOREACH_FIXED_LOW).",
+)
 PLAIN_LOW = Threshold(
     0.83,
     "times as fast",
@@ -60,12 +66,13 @@ WORK_HIGH = Threshold(
     "of what the passes promise",
     "Measured together with WORK_LOW, the most (benchmarks/rule_constants.py sgd.WORK_HIGH).",
 )
-NESTEROV_WORK_HIGH = Threshold(
+FRESH_WORK_HIGH = Threshold(
     3.5,
     "of what the passes promise",
     "Measured as WORK_LOW, with Nesterov's momentum and weight decay, whose loop makes two new"
-    " tensors per parameter: 0.7 to 3.5, most where each is fresh memory"
-    " (benchmarks/rule_constants.py sgd.NESTEROV_WORK_HIGH).",
+    " tensors per parameter: 0.7 to 3.5, most where each is fresh memory; against foreach=True,"
+    " which makes those of all parameters at once, 0.9 to 3.0"
+    " (benchmarks/rule_constants.py sgd.FRESH_WORK_HIGH).",
 )
 
 
@@ -94,11 +101,14 @@ def saved_ns(
     made, least, most = calls(optimizer), 0.0, spent_ns
     if dispatch:
         adds_ns = made * optimizer.tensors * dispatch.op_ns
+        # Up to that factor a call may be fixed cost alone, as TD710 has it.
         least, most = min(spent_ns, CALL_ADDS * adds_ns), min(spent_ns, FIXED_COST_FACTOR * adds_ns)
     passes = fewer_passes(optimizer)
+    foreach, nesterov = (bool(optimizer.config.get(x)) for x in ("foreach", "nesterov"))
+    fixed_low = FOREACH_FIXED_LOW if foreach else FIXED_LOW
     work_low = max(PLAIN_LOW, WORK_LOW * passes)
-    work_high = NESTEROV_WORK_HIGH if optimizer.config.get("nesterov") else WORK_HIGH
-    low = least * _saved(FIXED_LOW * made) + (spent_ns - least) * _saved(work_low)
+    work_high = FRESH_WORK_HIGH if foreach or nesterov else WORK_HIGH
+    low = least * _saved(fixed_low * made) + (spent_ns - least) * _saved(work_low)
     high = most * _saved(FIXED_HIGH * made) + (spent_ns - most) * _saved(work_high * passes)
     return low, high
 

@@ -124,7 +124,6 @@ def check(
     if not budget.has_device and version(environment.torch) < (2, FUSED_ON_CPU_SINCE):
         return None
     largest = max(slow, key=lambda x: x.tensors)
-    gain, basis = _on_cpu(largest, updating, dispatch)
     cuts: dict[str, float] = {}
     if budget.has_device:  # foreach is its default, and the device may idle for other reasons
         fewer = 1 - 1 / sgd.fewer_passes(largest) if largest.name == "SGD" else ADAM_PASSES
@@ -134,8 +133,10 @@ def check(
             " end: nothing, if the device idles for other reasons."
         )
         cuts = {"host optimizer": 0.0, "optimizer": 1 - fewer}
-    elif gain[0] <= 0:  # the fused form may be the slower one
-        return None
+    else:
+        gain, basis = _on_cpu(largest, updating, dispatch)
+        if gain[0] <= 0:  # the fused form may be the slower one
+            return None
     return Found(
         summary=(
             f"{largest.name} updates {largest.tensors} tensors without its fused form. This takes"

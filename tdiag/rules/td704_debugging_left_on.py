@@ -210,7 +210,7 @@ def _anomaly(
         return switch
     in_forward, in_backward = _recording_ns(phases, ops)
     low = plain * ANOMALY_CALLS_LOW + a_tensor * CHECK_CALLS_LOW + numbers * CHECK_NS_LOW
-    high = max(plain * ANOMALY_CALLS_LOW, measured, plain * ANOMALY_CALLS_HIGH)
+    high = max(measured, plain * ANOMALY_CALLS_HIGH)
     high += a_tensor * CHECK_CALLS_HIGH + numbers * CHECK_NS_HIGH
     if in_forward >= a_tensor * LEAF_CALLS_LOW:  # else they are not made anew
         high += a_tensor * LEAF_CALLS_HIGH

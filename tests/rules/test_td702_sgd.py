@@ -67,6 +67,11 @@ def test_small_tensors_gain_by_their_calls_and_large_ones_by_their_passes() -> N
     assert high == pytest.approx(0.973 * (1 - 1 / 1.76) + 0.027 * (1 - 1 / 6.3))
 
 
+def test_the_foreach_form_has_merged_the_calls_already() -> None:
+    low, high = saved(7, momentum=0.9, foreach=True)
+    assert (low, high) == pytest.approx((1 - 1 / 2.4, 1 - 1 / 6.3))
+
+
 def test_without_the_price_of_a_call_the_range_spans_both() -> None:
     spent = 60 * MS
     low, high = sgd.saved_ns(of(momentum=0.9), spent, None)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch
-from tdiag.evidence.training import Flags, Modules, Optimizers
+from tdiag.evidence.training import Modules, Optimizers
 from tdiag.model.diagnosis import Abstained
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, flags, module, op_line, ops, optimizers, phases
@@ -43,14 +43,13 @@ def test_anomaly_detection_costs_a_stack_for_each_parameter() -> None:
     low, high = 1 - 1 / found.speedup.low, found.at_best_ns / (60 * MS)
     own = 2 * DISPATCH.op_ns
     assert high == pytest.approx((400 * 68 * DISPATCH.op_ns + own * 65) / (60 * MS), rel=0.01)
-    assert low == pytest.approx((400 * 2 * DISPATCH.op_ns + own * 27) / (60 * MS), abs=0.05)
+    assert low == pytest.approx((400 * 2 * DISPATCH.op_ns + own * 27) / (60 * MS), rel=0.05)
 
 
 def test_anomaly_detection_without_counts_claims_nothing() -> None:
     evidence = Evidence().add(budget(forward=6, backward=9), flags(anomaly_mode=True))
     assert finding("TD704", evidence).advisory
     assert isinstance(result("TD704", Evidence().add(budget(forward=6))), Abstained)
-    assert evidence.get(Flags) is not None
 
 
 def test_it_costs_at_most_the_calls_that_record_gradients_and_backward() -> None:

@@ -140,8 +140,10 @@ def _with_own_work(view: TraceView, ops: Nested, counted: Rows, taking: Ints) ->
     own &= (ops.self_ns >= COMPUTES_NS) & (ops.self_ns > MAJORITY_FRAC * taking)
     own &= trace.named(ops.rows, OPERATOR.match)
     own &= _enclosing(ops, counted)[:-1] < 0
-    keys = np.stack([trace.name[ops.rows], trace.shapes[ops.rows]])
-    _, kind = np.unique(keys, axis=1, return_inverse=True)
+    if not own.any():
+        return counted, taking
+    keys = trace.name[ops.rows].astype(np.int64) * (len(trace.shape_texts) + 1)
+    _, kind = np.unique(keys + trace.shapes[ops.rows], return_inverse=True)
     own &= (np.bincount(kind, own) > MAJORITY_FRAC * np.bincount(kind))[kind]
     return np.union1d(counted, np.flatnonzero(own)), np.where(own, ops.self_ns, taking)
 
