@@ -49,7 +49,7 @@ OF_TWINS = ("slow_ms", "fixed_ms", "measured", "span")  # fields of a row
 def judge(case: Case, diagnosis: dict[str, Any]) -> dict[str, Any]:
     """What was found against what was planted."""
     ranked = [f for f in diagnosis["findings"] if not f["advisory"] and f["recoverable_ns"] > 0]
-    first = ranked[0] if ranked else None
+    first = next((f for f in ranked if f["code"] not in case.waste.beside), None)
     cures = case.waste.twin or case.waste.codes
     mine = next((f for f in ranked if f["code"] in cures), None)
     place = first and first["location"]

@@ -88,7 +88,8 @@ def _finding(case: Drawn, finding: dict[str, Any]) -> Row:
 def outcome(case: Drawn, row: Row) -> Row:
     """What was right, None where it is not judged."""
     result: Row = dict.fromkeys((*JUDGED, "width", "off"))
-    first_three = row["findings"][:3]
+    beside = {code for waste in case.wastes for code in waste.beside}
+    first_three = [f for f in row["findings"] if f["code"] not in beside][:3]
     if case.healthy:
         promised = [f["speedup"][1] for f in row["findings"] if f["speedup"]]
         if not case.twin or row.get("gain", 1.0) <= ALARM:

@@ -54,7 +54,9 @@ class Waste:
 
     For drawn cases: ``amounts`` are the values that ``$N`` may take, from little waste to much;
     ``also`` are classes that are right as well; ``without`` names styles that it does not fit;
-    ``left`` says what still slows the twin down, so that the twin is not drawn as healthy."""
+    ``left`` says what still slows the twin down, so that the twin is not drawn as healthy.
+    ``beside``: rules that are right about that. Their findings may come first, and then the line
+    of the next one is judged."""
 
     what: str
     cls: str
@@ -68,3 +70,4 @@ class Waste:
     also: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     left: str = ""
+    beside: tuple[str, ...] = ()

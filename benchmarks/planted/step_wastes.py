@@ -52,6 +52,7 @@ def make_optimizer(model):
     return torch.optim.Adam(model.parameters(), lr=0.001, foreach=True)
 """
     },
+    beside=("TD738",),
 )
 
 ANOMALY = Waste(
@@ -61,6 +62,7 @@ ANOMALY = Waste(
     {"SETUP": "torch.autograd.set_detect_anomaly(True)", "MODEL": DEEP, "LOADER": "batch_size=4"},
     {"SETUP": "pass"},
     change="torch.anomaly=off",
+    beside=("TD738",),
 )
 
 THREADS = Waste(
@@ -221,6 +223,7 @@ def loss_of(output, target):
     return nn.functional.cross_entropy(output, target)
 """
     },
+    beside=("TD738",),
 )
 
 DOUBLE = Waste(

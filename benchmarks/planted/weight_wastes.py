@@ -51,6 +51,7 @@ torch._foreach_lerp_(SHADOW, values, 0.001)
     },
     amounts=(150, 400, 1000),
     left="many small weights",
+    beside=("TD738",),
 )
 
 NORMS = """
@@ -80,6 +81,7 @@ NORMS_NOTED = Waste(
     amounts=(150, 400, 1000),
     also=("logging",),
     left="many small weights",
+    beside=("TD738",),
 )
 
 FINITE = Waste(
@@ -107,6 +109,7 @@ if not math.isfinite(loss.item()):
     },
     amounts=(150, 400, 1000),
     left="many small weights",
+    beside=("TD738",),
 )
 
 BEST = """
@@ -135,4 +138,5 @@ if step % 200 == 100:
     amounts=(150, 400, 1000),
     also=("overhead", "memory"),
     left="many small weights",
+    beside=("TD738",),
 )

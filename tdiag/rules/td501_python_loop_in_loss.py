@@ -3,9 +3,11 @@
 ## What it measures
 User lines in the loss, or lines of the forward pass that convert tensors to Python values, that
 repeat small torch calls or conversions (`.item()`, `bool(tensor)`, `.tolist()`) within one step.
-Calls are counted exactly by line. Their cost is the clean time of the loss and of the part of
-backward that was measured for them. If samples put more of it into Python functions that the loop
-calls and that make no torch call, the finding names their line.
+The loss is what runs between the model's last forward pass and backward, and every function that is
+named as a loss (`critic_loss`), because another forward pass may follow it. Calls are counted
+exactly by line. Their cost is the clean time of the loss and of the part of backward that was
+measured for them. If samples put more of it into Python functions that the loop calls and that make
+no torch call, the finding names their line.
 
 ## Why it is slow
 Every torch call costs a few microseconds even on little data, and every call that records gradients

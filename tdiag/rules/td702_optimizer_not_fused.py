@@ -32,6 +32,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from tdiag.evidence.device import DeviceTime, Kernels
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.sampled import CallTrees
@@ -123,10 +125,10 @@ def check(
         return None
     if not budget.has_device and version(environment.torch) < (2, FUSED_ON_CPU_SINCE):
         return None
-    largest = max(slow, key=lambda x: x.tensors)
+    unfused = _together(slow)
     cuts: dict[str, float] = {}
     if budget.has_device:  # foreach is its default, and the device may idle for other reasons
-        fewer = 1 - 1 / sgd.fewer_passes(largest) if largest.name == "SGD" else ADAM_PASSES
+        fewer = 1 - 1 / sgd.fewer_passes(unfused) if unfused.name == "SGD" else ADAM_PASSES
         gain = (0.0, updating + fewer * working)
         basis = (
             "high end: no device idle time during the optimizer, and fewer passes over memory; low"
@@ -134,27 +136,27 @@ def check(
         )
         cuts = {"host optimizer": 0.0, "optimizer": 1 - fewer}
     else:
-        gain, basis = _on_cpu(largest, updating, dispatch)
+        gain, basis = _on_cpu(unfused, updating, dispatch)
         if gain[0] <= 0:  # the fused form may be the slower one
             return None
     return Found(
         summary=(
-            f"{largest.name} updates {largest.tensors} tensors without its fused form. This takes"
+            f"{unfused.name} updates {unfused.tensors} tensors without its fused form. This takes"
             f" {per_step(updating + working, budget.step_ns)}."
         ),
         evidence=(
             ns("optimizer step", updating, source),
             *((ns("optimizer kernels", working, "trace"),) if working else ()),
-            count("parameter tensors", largest.tensors, "probe"),
-            text("fused", str(largest.config.get("fused")), "probe"),
+            count("parameter tensors", unfused.tensors, "probe"),
+            text("fused", str(unfused.config.get("fused")), "probe"),
         ),
         fix=Fix(
-            f"Set fused=True{' instead of foreach=True' if largest.config.get('foreach') else ''}"
-            f" in torch.optim.{largest.name}{where(largest.created_at)}.",
+            f"Set fused=True{' instead of foreach=True' if unfused.config.get('foreach') else ''}"
+            f" in torch.optim.{unfused.name}{where(unfused.created_at)}.",
             "review",
             "optimizer.fused",
-            action=f"Switch on the fused form of {largest.name}",
-            code=f"optimizer = torch.optim.{largest.name}(model.parameters(), ..., fused=True)",
+            action=f"Switch on the fused form of {unfused.name}",
+            code=f"optimizer = torch.optim.{unfused.name}(model.parameters(), ..., fused=True)",
         ),
         gain=Gain(
             *gain,
@@ -162,8 +164,14 @@ def check(
             ("optimizer", "compute") if working else ("optimizer",),
             high_cuts=cuts,
         ),
-        at=largest.created_at,
+        at=unfused.created_at,
     )
+
+
+def _together(slow: list[Optimizer]) -> Optimizer:
+    """The largest of them, with the tensors of all of its kind: a GAN has two."""
+    largest = max(slow, key=lambda x: x.tensors)
+    return replace(largest, tensors=sum(x.tensors for x in slow if x.name == largest.name))
 
 
 def updating_frac(trees: CallTrees) -> float:

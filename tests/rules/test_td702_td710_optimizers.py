@@ -124,6 +124,15 @@ def test_an_update_that_takes_little_of_the_step_is_left_alone() -> None:
     assert 1.6 * MS >= 0.1 * (5 + 9.39 + 1.6) * MS
 
 
+def test_several_optimizers_of_a_kind_update_the_tensors_of_all() -> None:
+    """A GAN's two, whose updates are measured together."""
+    both = optimizers("SGD", fused=None, momentum=0.9)
+    both = replace(both, optimizers=both.optimizers * 2)
+    found = run_rule(find("TD702"), updating(calls=1000).add(both))
+    assert isinstance(found, Finding)
+    assert found.evidence[1].value == 2 * both.optimizers[0].tensors
+
+
 def test_clipping_is_no_part_of_the_update() -> None:
     """Of 10 ms between backward and the step's end the update takes 1: 5 % of the step."""
     clipped = updating("SGD", calls=1000, call_us=10, fused=None, momentum=True)
