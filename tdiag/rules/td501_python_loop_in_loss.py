@@ -53,9 +53,9 @@ from tdiag.rules.loops import (
     in_loss,
     loop_time,
     python_inside,
-    rewriting,
     value_loops,
 )
+from tdiag.rules.vectorised import rewriting
 from tdiag.units import duration, percent
 
 CODE = "TD501"

@@ -72,8 +72,9 @@ from tdiag.rules.fixed_cost import (
     merged_work,
 )
 from tdiag.rules.hooks import hooks_of, in_hook
-from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, rewriting, value_loops
+from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, value_loops
 from tdiag.rules.model_calls import MIN_MODEL_CALLS, model_loop
+from tdiag.rules.vectorised import rewriting
 from tdiag.units import duration, per_step, percent
 
 CODE = "TD701"

@@ -43,9 +43,9 @@ from tdiag.rules.loops import (
     SMALL_CALL,
     WORK_IN_SMALL_CALL_FRAC,
     conversions,
-    rewriting,
 )
 from tdiag.rules.thresholds import LOG_EVERY, MIN_SAMPLES
+from tdiag.rules.vectorised import rewriting
 from tdiag.units import duration, percent
 
 CODE = "TD711"

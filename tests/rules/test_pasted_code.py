@@ -13,7 +13,7 @@ import pytest
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.catalogue import example, find
 from tdiag.rules.examples import at, op_line
-from tdiag.rules.loops import rewriting
+from tdiag.rules.vectorised import rewriting
 
 PAIRS = """\
 terms = []
