@@ -8,12 +8,18 @@ from pathlib import Path
 
 from tdiag.evidence.torch_ops import OpLine, Ops
 
-from .harness import watch_code
+from .harness import Watched, watch_code
+
+
+def count(folder: Path, script: str) -> Watched:
+    """A run of this script with the window ``ops``, and no more steps than that needs."""
+    windows = ["baseline", "ops"]
+    return watch_code(folder, script, windows=windows, profiling=True, short=True, few=True)
 
 
 def counted(folder: Path, script: str) -> Ops:
     """What the window ``ops`` counted of this script."""
-    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(folder, script)
     assert run.returncode == 0 and run.of("failure") == []
     ops = run.evidence().get(Ops)
     assert ops is not None

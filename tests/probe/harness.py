@@ -103,10 +103,17 @@ def read(run_dir: Path) -> list[list[dict[str, Any]]]:
 
 
 def watch_code(
-    tmp_path: Path, code: str, *args: str, cold: bool = False, short: bool = False, **config: Any
+    tmp_path: Path,
+    code: str,
+    *args: str,
+    cold: bool = False,
+    short: bool = False,
+    few: bool = False,
+    **config: Any,
 ) -> Watched:
     """Run source text as a script under the probe, in a Python that has imported torch already
-    (``tests/warm.py``) or, ``cold``, from the start. ``short``: see ``short/sitecustomize.py``."""
+    (``tests/warm.py``) or, ``cold``, from the start. ``short``, and with it ``few`` steps: see
+    ``short/sitecustomize.py``."""
     script = tmp_path / "script.py"
     script.write_text(code)
     run_dir = tmp_path / "run"
@@ -114,6 +121,7 @@ def watch_code(
     base.pop("PYTHONPATH", None)
     if short:
         base["PYTHONPATH"] = str(SHORT)
+        base |= {"TDIAG_TEST_FEW": "1"} if few else {}
     words, environ = [str(script), *args], environment(run_dir, base, **config)
     if cold:
         done = subprocess.run(

@@ -8,7 +8,7 @@ import pytest
 
 from tdiag.evidence.torch_ops import Ops
 
-from .harness import watch_code
+from .counted import count
 
 SCRIPT = """
 import torch
@@ -51,7 +51,7 @@ def line_of(mark: str) -> int:
 )
 def test_matrices_picked_for_each_row(tmp_path: Path, picked: str, used: str, found: bool) -> None:
     script = SCRIPT.format(picked=picked, used=used)
-    run = watch_code(tmp_path, script, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(tmp_path, script)
     assert run.returncode == 0 and run.of("failure") == [], run.err
     ops = run.evidence().get(Ops)
     assert ops is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tdiag.evidence.torch_ops import Ops
 
-from .harness import watch_code
+from .counted import count
 
 SCRIPT = """
 import torch
@@ -38,7 +38,7 @@ for step in range(100_000):
 
 
 def test_what_follows_them_is_forward_until_the_module_returns(tmp_path: Path) -> None:
-    run = watch_code(tmp_path, SCRIPT, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(tmp_path, SCRIPT)
     assert run.returncode == 0 and run.of("failure") == [], run.err
     ops = run.evidence().get(Ops)
     assert ops is not None

@@ -8,7 +8,7 @@ import pytest
 
 from tdiag.evidence.torch_ops import Ops
 
-from .harness import watch_code
+from .counted import count
 
 SCRIPT = """
 import torch
@@ -48,7 +48,7 @@ def never_used(folder: Path, **parts: str) -> tuple[float, list[int]]:
     """The share of the forward's time that was never used, and the lines to change."""
     given = {"before": "", "after": "", "loss": "", "end": "", **parts}
     script = SCRIPT.format(**given)
-    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(folder, script)
     assert run.returncode == 0 and run.of("failure") == []
     ops = run.evidence().get(Ops)
     assert ops is not None
@@ -135,6 +135,6 @@ for step in range(100_000):
 
 def test_views_whose_node_torch_cannot_make(tmp_path: Path) -> None:
     """Of complex parameters: reading their node raises."""
-    run = watch_code(tmp_path, LBFGS, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(tmp_path, LBFGS)
     assert run.returncode == 0 and run.of("failure") == []
     assert run.evidence().get(Ops) is not None

@@ -8,7 +8,7 @@ import pytest
 
 from tdiag.evidence.torch_ops import Ops
 
-from .harness import watch_code
+from .counted import count
 
 SCRIPT = """
 import torch
@@ -46,7 +46,7 @@ def prefixes(folder: Path, **parts: str) -> tuple[list[tuple[float, float, float
     all calls that was computed again."""
     script = SCRIPT.format(**parts)
     (here,) = (n for n, line in enumerate(script.splitlines(), 1) if "# HERE" in line)
-    run = watch_code(folder, script, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(folder, script)
     assert run.returncode == 0 and run.of("failure") == []
     ops = run.evidence().get(Ops)
     assert ops is not None
@@ -118,7 +118,7 @@ for step in range(3_000):
 def test_a_model_that_predicts_within_its_forward(tmp_path: Path) -> None:
     """The line is that of its own loop, and a position is a row, however wide."""
     here = next(n for n, x in enumerate(GENERATES.splitlines(), 1) if "# HERE" in x)
-    run = watch_code(tmp_path, GENERATES, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(tmp_path, GENERATES)
     ops = run.evidence().get(Ops)
     assert ops is not None
     (found,) = ops.prefixes

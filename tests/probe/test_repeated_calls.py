@@ -9,8 +9,7 @@ import pytest
 
 from tdiag.evidence.torch_ops import OpLine
 
-from .counted import at_line
-from .harness import watch_code
+from .counted import at_line, count
 
 SCRIPT = """
 import torch
@@ -122,7 +121,7 @@ print(most)
 
 
 def test_what_a_function_held_is_gone_before_backward(tmp_path: Path) -> None:
-    run = watch_code(tmp_path, KEEPS, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(tmp_path, KEEPS)
     assert run.of("failure") == [] and run.of("ops")
     assert run.out == "0\n"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tdiag.evidence.torch_ops import Ops
 
-from .harness import watch_code
+from .counted import count
 
 SCRIPT = """
 import torch
@@ -39,7 +39,7 @@ HERE = next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if "# HERE" in li
 )
 def test_lengths_that_a_large_prime_divides(tmp_path: Path, made: str, length: int) -> None:
     script = SCRIPT.format(made=made)
-    run = watch_code(tmp_path, script, windows=["baseline", "ops"], profiling=True, short=True)
+    run = count(tmp_path, script)
     assert run.returncode == 0 and run.of("failure") == []
     ops = run.evidence().get(Ops)
     assert ops is not None
