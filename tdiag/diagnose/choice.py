@@ -39,8 +39,12 @@ def choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> Cho
     cost = max(families.values(), default=0.0)
     least = HIGH_FRAC if costs.compute >= MAJORITY_FRAC * costs.step_ns else NOTICEABLE_FRAC
     # The high end, as for the other classes that the budget does not measure.
-    lead = [f.at_best_ns for f in findings[:1] if f.cls == "compute" and not f.advisory]
-    if max(cost, costs.unexplained) < max([least * costs.step_ns, *lead]):
+    lead = max(
+        (f.at_best_ns for f in findings[:1] if f.cls == "compute" and not f.advisory), default=0.0
+    )
+    rival = cost if _shown(costs, families) else TIE_FRAC * cost
+    small = max(cost, costs.unexplained) < least * costs.step_ns
+    if small or max(rival, costs.unexplained) < lead:
         return _choice(costs, "compute", costs.compute)
     if costs.unexplained > cost:
         return _choice(costs, "unknown", costs.unexplained)
@@ -51,6 +55,14 @@ def choose(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> Cho
         if members.get(costs.class_of(finding), 0.0) >= TIE_FRAC * members[cls]:
             cls = costs.class_of(finding)
     return _choice(costs, cls, members[cls])
+
+
+def _shown(costs: Costs, families: dict[str, float]) -> bool:
+    """Whether the budget shows most of what the largest family costs. What only findings tell of is
+    no more certain than the first finding, which wins a tie."""
+    largest = max(families, key=lambda name: families[name], default="")
+    measured = sum(ns for cls, ns in costs.measured.items() if family_of(cls) == largest)
+    return measured > MAJORITY_FRAC * families.get(largest, 0.0)
 
 
 def surely(evidence: Evidence, costs: Costs, findings: Sequence[Finding]) -> Choice | None:

@@ -65,6 +65,7 @@ class Costs:
 
     step_ns: int
     by_class: dict[str, float] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)  # of these, what the budget shows
     compute: float = 0.0
     unknown: dict[str, float] = field(default_factory=dict)
     guessed: set[str] = field(default_factory=set)  # classes inferred from circumstances only
@@ -114,6 +115,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     most expensive finding."""
     costs = Costs(budget.step_ns, of_lines=classes_of_lines(evidence, budget))
     _from_budget(costs, evidence, budget)
+    costs.measured = dict(costs.by_class)
     before = lines_on_batch(evidence, budget)
     for finding in findings:
         if finding.cls == "straggler":  # its verdict is made apart

@@ -7,10 +7,13 @@ from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import Calls
+from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, held
+from tdiag.rules.evaluation import acts
 
 
 def lines_on_batch(evidence: Evidence, budget: Budget) -> set[Spot]:
@@ -30,9 +33,9 @@ def in_preparing(finding: Finding, evidence: Evidence, budget: Budget, on_batch:
 def prepared_by(evidence: Evidence) -> str:
     """The class of making batches by hand, without a DataLoader; "" if unknown.
 
-    If it is mostly CPU time, of any thread: preprocessing. Otherwise, or if no trace shows when the
-    device was idle: reading, copying, waiting for a core or for the device, which the evidence here
-    cannot separate.
+    Between two calls of an agent that draws actions it is a rollout. If it is mostly CPU time, of
+    any thread: preprocessing. Otherwise, or if no trace shows when the device was idle: reading,
+    copying, waiting for a core or for the device, which the evidence here cannot separate.
     """
     phases, environment = evidence.get(Phases), evidence.get(Environment)
     if phases is None or environment is None:
@@ -41,6 +44,8 @@ def prepared_by(evidence: Evidence) -> str:
         return ""
     if "data_wait" in phases.wall_ns:
         return ""
+    if phases.rolls_out and acts(evidence.get(Flags), evidence.get(Calls)):
+        return "rollout"
     wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
     beside = phases.made_beside and environment.device == "cpu"
     return "cpu" if cpu > MAJORITY_FRAC * wall or beside else ""

@@ -88,6 +88,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     # Most of the time before the forward follows a call of a model without gradients, and no loader
     # gives batches: an agent acts.
     acts: bool = False
+    rolls_out: bool = False  # most of it lies between two such calls: an environment is stepped
     # The time around the step (prepare and after_step): its share of the clean step ÷ its share of
     # the sampled steps. Not 1 if its work grows with the run: a metric over all results so far.
     around_scale: float = 1.0

@@ -4,6 +4,9 @@ Hooks on every submodule would cost too much, and hooks on the user's objects wo
 them. So the *class* of each outermost module is watched. It is discovered during warm-up, by a
 ``Module.__call__`` that is removed while the outermost call runs. Afterwards the classes of these
 modules' own parts are watched as well.
+
+An evaluation may call other parts of a model than the training does. What it always does first is
+``model.eval()``.
 """
 
 from __future__ import annotations
@@ -19,7 +22,16 @@ from . import dynamo, places
 from .boundary import is_compiling
 from .patches import RETURNS, hidden
 from .record import MOST_VALUES, here, wall_ns
-from .wire import FORWARD_BEGIN, FORWARD_END, GRAD_ON, MODULE_SHIFT, TRAINING_MODE
+from .wire import (
+    EVAL_BEGIN,
+    EVAL_END,
+    FORWARD_BEGIN,
+    FORWARD_END,
+    GRAD_ON,
+    MODULE_SHIFT,
+    SWITCHED,
+    TRAINING_MODE,
+)
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -52,8 +64,11 @@ class ModuleWatch:
         self.classes: set[type] = set()
         self.discovering = False
         self.pristine = torch.nn.Module.__call__
+        self.switching = False
+        self.switched: set[int] = set()  # modules whose first switch is in the events
 
     def install(self) -> None:
+        self._watch_modes()
         self._discover(True)
         self.probe.when_warm(self._discovered)
 
@@ -93,6 +108,36 @@ class ModuleWatch:
             return forward._outermost(None, self, args, kwargs)
 
         return hidden(call)
+
+    def _watch_modes(self) -> None:
+        """Mark when one of the outermost modules leaves training mode. ``train`` calls itself for
+        each child; ``eval`` calls it."""
+        watch, original = self, torch.nn.Module.train
+
+        @functools.wraps(original)
+        def train(self: Any, mode: bool = True) -> Any:
+            own = here() == watch.probe.marks.thread and not watch.switching
+            if mode or not own or not self.training:
+                return original(self, mode)
+            watch.switching = True
+            try:
+                return original(self, mode)
+            finally:
+                watch.switching = False
+                watch.probe.guard(watch._evaluates)(self)
+
+        self.probe.patches.set(torch.nn.Module, "train", hidden(train), RETURNS)
+
+    def _evaluates(self, module: Any) -> None:
+        number, marks = self.numbers.get(id(module)), self.probe.marks
+        if number is None or self.depth or len(marks.log) > MOST_VALUES:
+            return
+        if number not in self.switched:
+            self.switched.add(number)
+            self.probe.recorder.write("called", module=number, mode=SWITCHED, at=places.caller())
+        at = wall_ns()
+        marks.put((EVAL_BEGIN, at, number << MODULE_SHIFT))
+        marks.put((EVAL_END, at, 0))
 
     def _watch_class(self, kind: type) -> None:
         if kind in self.classes or kind is torch.nn.Module:

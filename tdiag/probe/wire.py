@@ -95,12 +95,14 @@ GC_BEGIN, GC_END = 10, 11
 STEP_END = 12
 ON_CPU = 13  # instead of a time: on-CPU ns of the training thread since the step began
 COMM_BEGIN, COMM_END = 14, 15
+EVAL_BEGIN, EVAL_END = 16, 17  # the moment when a model is switched to evaluation mode
 
 ITERATOR_MADE = -2  # argument of NEXT_END if the pair is ``iter(loader)``
 MADE = "made"  # value of a setting that is an object, or a call without arguments
 BY_CPROFILE = "the script profiles itself (cProfile)"  # why a window recorded nothing
 OF_GRAD = 1  # argument of BACKWARD_BEGIN in torch.autograd.grad
 TRAINING_MODE, GRAD_ON = 1, 2  # bits of FORWARD_BEGIN's argument
+SWITCHED = -1  # mode of a `called` record for a module that was not called but switched to eval
 MODULE_SHIFT = 2  # the module's number is in the higher bits
 
 # What ends a step: `source` of the record `boundary`. The first three, weakest first.

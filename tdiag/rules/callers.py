@@ -70,6 +70,15 @@ def caller_of(place: Place, trees: CallTrees | None) -> Place | None:
     return _caller_of(lambda frame: same_function(_place(frame), place), trees)
 
 
+def busiest_beside(place: Place, trees: CallTrees | None) -> Place | None:
+    """The line of this place's function through which most samples go; None without one."""
+    shares: dict[Place, float] = defaultdict(float)
+    for frame in trees.training if trees else ():
+        if frame.user and same_function(_place(frame), place):
+            shares[_place(frame)] += frame.frac
+    return max(shares, key=lambda at: shares[at], default=None)
+
+
 def caller_of_line(place: Place, trees: CallTrees | None) -> Place | None:
     """The same for what runs at this line: of several classes' methods of one name, this one's."""
     return _caller_of(_at({place.spot}), trees)

@@ -21,6 +21,8 @@ from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Conversions that do not read a value: the host knows a tensor's shape.
 NOT_VALUES = ("len",)
+# Those whose result is a tensor, of a size that depends on values (torch's documentation).
+SELECTING = {"nonzero", "masked_select", "unique"}
 # Calls with their own weights, as torch.nn.functional names them: a loop over layers.
 LAYERS = {
     "linear", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
@@ -105,8 +107,7 @@ def value_loops(
     reading = {
         (line.at.file, line.at.function)
         for line in loops
-        if line.phase == "forward"
-        and sum(conversions([line]).values()) >= MIN_LINE_CALLS * line.turns
+        if line.phase == "forward" and _reads(line) >= MIN_LINE_CALLS * line.turns
     }
     recording = {(line.at.file, line.at.function) for line in loops if line.grad_calls}
     over_layers = {_head(x) for x in ops.lines if x.phase == "forward" and LAYERS & x.names.keys()}
@@ -201,6 +202,11 @@ def conversions(lines: Sequence[OpLine]) -> dict[str, float]:
     for line in lines:
         made.update({k: n for k, n in line.conversions.items() if k not in NOT_VALUES})
     return dict(made)
+
+
+def _reads(line: OpLine) -> float:
+    """Values that it makes numbers of Python per step. Rows picked by a mask stay tensors."""
+    return sum(n for kind, n in conversions([line]).items() if kind not in SELECTING)
 
 
 def _traced_backward(host_ops: HostOps | None) -> dict[str, float]:

@@ -93,14 +93,25 @@ def check(
     if phases and wall >= NOTICEABLE_FRAC * budget.step_ns and not budget.has_device:
         whole, cpu = (x.get("prepare", 0.0) for x in (phases.wall_ns, phases.cpu_ns))
         if phases.made_beside:
-            return _by_hand(wall, "A thread of the script", stacks.beside, budget, stacks, ops, ())
+            return _by_hand(
+                wall,
+                "A thread of the script makes the batches, which",
+                stacks.beside,
+                budget,
+                stacks,
+                ops,
+                (),
+            )
         if cpu <= MAJORITY_FRAC * whole:
             return None  # it waits
         of_loss = of_the_loss(stacks, ops, trees)
         before = beside_the_step(BEFORE, stacks, ops, trees)
         lines = [line for line in before if line.at.spot not in of_loss]
         frames = trees.training if trees else ()
-        return _by_hand(wall, "The loop itself", lines, budget, stacks, ops, frames)
+        does = "The loop itself makes the batches, which"
+        if phases.rolls_out:
+            does = "What comes between an agent's actions"
+        return _by_hand(wall, does, lines, budget, stacks, ops, frames)
     if loaders is None or system is None:
         return None
     fed = feed_of(budget, loaders, phases, system := share_of_rank(system, threads))
@@ -114,15 +125,15 @@ def check(
 
 def _by_hand(
     wall: float,
-    maker: str,
+    does: str,
     found: Sequence[StackLine],
     budget: Budget,
     stacks: Stacks,
     ops: Ops | None,
     frames: Sequence[CallFrame],
 ) -> Found | None:
-    """Batches that the script makes at the lines ``found``: the loop makes them, or waits for them,
-    in ``wall`` ns per step. A single line is enough. ``frames``: who calls them."""
+    """What the script does between its steps at the lines ``found``: the loop ``does`` it, or waits
+    for it, in ``wall`` ns per step. A single line is enough. ``frames``: who calls them."""
     # Samples of libraries' threads and similar belong to no line.
     whole = max(sum(line.self_frac for line in found), wall / budget.step_ns)
     lines, below = largest_function(found), ""
@@ -136,7 +147,7 @@ def _by_hand(
     top = lines[0]
     return Found(
         summary=(
-            f"{maker} makes the batches, which takes {percent(wall / budget.step_ns)} of the step."
+            f"{does} takes {percent(wall / budget.step_ns)} of the step."
             f" {percent(share)} of that is in {function_of(top)}{below}, most of it{where(top.at)}"
             f" ({duration(share * wall)} per step)."
         ),
@@ -152,7 +163,7 @@ def _by_hand(
             f"Make the work{where(top.at)} cheaper: cache its result if it never changes, shrink"
             " its inputs, or do it on whole batches.",
             "manual",
-            action="Make the function that makes the batch cheaper",
+            action="Make this function cheaper",
         ),
         gain=Gain(
             wall * least * LOW_END_FRAC,

@@ -37,6 +37,7 @@ from tdiag.model.place import Place
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.device_waits import Drains, busy_scale, drains, waits
 from tdiag.rules.examples import at, budget, device_time, op_line, ops, sync
+from tdiag.rules.loops import SELECTING
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import per_step, plural
 
@@ -45,8 +46,6 @@ NAME = "shapes-that-depend-on-values"
 CLASS = "sync"
 UNTRIED = "needs another expression, without a mask"
 
-# Calls whose result's size depends on values (torch's documentation of each).
-SELECTING = frozenset({"nonzero", "unique", "masked_select"})
 # The ops that find the elements, gather them, and scatter them again in the backward.
 GATHERING = frozenset({"aten::nonzero", "aten::masked_select", "aten::masked_scatter_"})
 

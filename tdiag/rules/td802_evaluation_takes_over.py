@@ -1,10 +1,11 @@
 """Evaluation takes a large part of the training time
 
 ## What it measures
-Evaluation time per training step: forward passes that no backward follows, with their data. If more
-than half of it does not call the model (metrics, decoding, plots), the finding names that line. If
-a framework runs it, the finding names the line of `validation_step` that takes most of it; if one
-loader is read several times in a row, with no training step between, the line that does so.
+Evaluation time per training step: forward passes that no backward follows, with their data, or what
+follows `model.eval()` if only parts of the model are called. If more than half of it does not call
+the model (metrics, decoding, plots), the finding names that line. If a framework runs it, the
+finding names the line of `validation_step` that takes most of it; if one loader is read several
+times in a row, with no training step between, the line that does so.
 
 ## Why it is slow
 Evaluating every few steps, or on a large validation set, costs as much as training on it without
@@ -45,7 +46,7 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
-from tdiag.rules.callers import caller_of, inclusive, inclusive_of
+from tdiag.rules.callers import busiest_beside, caller_of, inclusive, inclusive_of
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
     SEEN_ONCE,
@@ -110,6 +111,8 @@ def check(
     once = seen_once("evaluation", phases, steps, history)
     rarer = math.ceil(evaluating / usual) if usual else 1
     at = evaluation_place(loaders, modules)
+    if at is not None and not phases.eval_batches_per_step:  # only parts of a model are called
+        at = busiest_beside(at, trees) or at
     if at is None or trains_at(at, ops, trees):  # a framework runs the whole loop
         called = [module.evaluated_at for module in modules.modules] if modules else []
         inside = [x for x in (line_in_framework(trees), *called) if inclusive(x, trees)]
@@ -142,12 +145,16 @@ def check(
         how = "what does not call the model at half its cost"
     return Found(
         summary=(
-            f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)} and"
-            f" {plural(phases.eval_batches_per_step, 'batch', 'batches')} per training step.{told}"
+            f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)}"
+            f"{_batches(phases)} per training step.{told}"
         ),
         evidence=(
             ns("evaluation, per training step", evaluating, "budget"),
-            count("evaluation batches", phases.eval_batches_per_step, "baseline", "per_step"),
+            *(
+                (count("evaluation batches", batches, "baseline", "per_step"),)
+                if (batches := phases.eval_batches_per_step)
+                else ()
+            ),
         ),
         fix=Fix(
             f"Evaluate{places} {rarer} times less often, or on a fixed sample that is {rarer} times"
@@ -164,6 +171,11 @@ def check(
         ),
         at=at,
     )
+
+
+def _batches(phases: Phases) -> str:
+    number = phases.eval_batches_per_step
+    return f" and {plural(number, 'batch', 'batches')}" if number else ""
 
 
 def _in_a_row(loaders: Loaders | None) -> int:

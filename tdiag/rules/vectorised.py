@@ -13,7 +13,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
 from tdiag.rules.loop_heads import loop_head
-from tdiag.rules.loops import conversions
+from tdiag.rules.loops import SELECTING, conversions
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,6 @@ _BROADCAST = _Way(
 _SAME_LABEL = re.compile(r"([\w.]+)\[(\w+)\]\)?(?:\.item\(\))?\s*[!=]=\s*(?:\w+\()?\1\[(\w+)\]")
 _ASSIGNS = re.compile(r"\s*(\w+) = ")
 _READS = {"item", "float", "int", "tolist", "numpy", "cpu"}
-SELECTS = {"nonzero", "masked_select", "unique"}
 MOST_WAYS = Threshold(
     2,
     "suggestions",
@@ -154,7 +153,7 @@ def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
         ways.insert(int(pairs), _Way(f"replace the branch by the mask `{mask}`", code))
     elif by_value:
         ways.append(_WHERE)
-    elif conversions & SELECTS:
+    elif conversions & SELECTING:
         ways.append(_MASK)
     if conversions & _READS and not any("reduction=" in way.code for way in ways):
         ways.append(_REDUCE)

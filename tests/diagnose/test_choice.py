@@ -1,4 +1,4 @@
-"""Row 3a of docs/verdict.md: a moderate waste that its fix surely removes."""
+"""Rows 3 and 3a of docs/verdict.md: computing against wastes, of which some are sure."""
 
 from __future__ import annotations
 
@@ -49,6 +49,14 @@ def test_computing_is_compared_by_the_high_end_of_its_finding() -> None:
     for high, cls in ((0.35, "compute"), (0.28, "eval")):
         lead = finding("compute", 0.2, high=high)
         assert run({"evaluation": 30}, findings=(lead,)).cls == cls
+
+
+def test_computing_wins_a_tie_with_what_only_a_finding_tells_of() -> None:
+    """And of what the budget shows only what costs more."""
+    lead = finding("compute", 0.3, high=0.5)
+    for high, cls in ((0.65, "compute"), (0.7, "overhead")):
+        assert run({"loss": 10}, findings=(lead, finding("overhead", 0.0, high=high))).cls == cls
+    assert run({"evaluation": 51}, findings=(lead,)).cls == "eval"
 
 
 def test_a_bare_trace_keeps_its_threshold() -> None:

@@ -34,3 +34,22 @@ def test_an_agent_that_acts_draws_its_batch_before_the_forward(
     assert phases_of(run).acts is not loader
     assert times.get("prepare", 0) == (6 if found == "prepare" else 0)
     assert times["forward"] == 21 - times.get("prepare", 0)
+
+
+@pytest.mark.parametrize(("between", "found"), [(9, True), (1, False)])
+def test_what_lies_between_two_actions_is_its_environment(
+    tmp_path: Path, between: int, found: bool
+) -> None:
+    """After the last action it may also draw its batch from memory."""
+
+    def step(run: Run, number: int) -> None:
+        for _ in range(3):
+            run.forward(2, grad=False)
+            run.gap(between)
+        run.gap(8)
+        run.forward(6)
+        run.backward(10)
+        run.update(3)
+
+    run = Run(tmp_path).steps(30, step)
+    assert phases_of(run).rolls_out is found

@@ -113,3 +113,15 @@ def test_before_the_forward_many_calls_are_a_loop_without_a_value_read(
     if isinstance(found, Finding):
         assert found.at_best_ns == pytest.approx(20 * MS)
         assert "conversions" not in found.summary
+
+
+@pytest.mark.parametrize(("kind", "in_loss"), [("item", True), ("masked_select", False)])
+def test_a_loop_in_forward_is_the_losss_only_if_python_gets_values(
+    kind: str, in_loss: bool
+) -> None:
+    """Messages of each relation of a graph are rows that a mask picks: the model's work."""
+    line = op_line(62, "forward", 90, grad_calls=90.0, in_loop=True, at=at(62, "message"),
+                   conversions={kind: 90.0}, names={"__getitem__": 90.0})  # fmt: skip
+    step, clean = budget(forward=20, backward=30), phases(forward=20, backward=30)
+    evidence = Evidence().add(step, clean, ops(line), Dispatch(op_ns=1500, grad_op_ns=7000))
+    assert isinstance(run_rule(find("TD501"), evidence), Finding) is in_loss

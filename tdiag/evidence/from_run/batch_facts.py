@@ -19,7 +19,7 @@ from tdiag.evidence.from_run.roles import (
     Mask,
     Roles,
 )
-from tdiag.evidence.from_run.slices import Ints, Slices
+from tdiag.evidence.from_run.slices import SWITCH, Ints, Slices
 from tdiag.probe.wire import GRAD_ON, ITERATOR_MADE, MODULE_SHIFT, OF_GRAD, TRAINING_MODE
 
 
@@ -39,7 +39,7 @@ class BatchFacts:
     """Facts about each batch of the clean steps."""
 
     def __init__(self, timeline: Slices, roles: Roles, clean: Mask) -> None:
-        keep = clean[timeline.step[roles.index]]
+        keep = clean[timeline.step[roles.index]] & (timeline.kind[roles.index] != SWITCH)
         self.index, self.role = roles.index[keep], roles.role[keep]
         self.wall = timeline.wall[self.index]
         self.arg, self.ret = timeline.arg[self.index], timeline.ret[self.index]

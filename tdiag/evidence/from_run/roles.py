@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tdiag.evidence.from_run.records import ModuleRecord
-from tdiag.evidence.from_run.slices import BACKWARD, FORWARD, NEXT, OPTIMIZER, Ints, Slices
+from tdiag.evidence.from_run.slices import (
+    BACKWARD,
+    FORWARD,
+    NEXT,
+    OPTIMIZER,
+    SWITCH,
+    Ints,
+    Slices,
+)
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.probe.wire import BY_BATCH, GRAD_ON, ITERATOR_MADE, MODULE_SHIFT, TRAINING_MODE
 
@@ -44,7 +52,7 @@ def assign_roles(timeline: Slices, modules: Mapping[int, ModuleRecord], boundary
     ``boundary``: what ends a step. If it is ``batch``, nothing is ever trained, and calling the
     model is the work itself.
     """
-    kinds = (NEXT, FORWARD, BACKWARD, OPTIMIZER)
+    kinds = (NEXT, FORWARD, BACKWARD, OPTIMIZER, SWITCH)
     index = np.flatnonzero(np.isin(timeline.kind, kinds) & ~timeline.covered)
     seen = _Regions(timeline, index, modules)
     role = np.full(len(index), UPDATE)
@@ -52,14 +60,16 @@ def assign_roles(timeline: Slices, modules: Mapping[int, ModuleRecord], boundary
     role[seen.kind == BACKWARD] = GRADIENT
     role[seen.model] = MODEL
     role[seen.model & seen.losses] = LOSS
+    matter = seen.kind != SWITCH
     if boundary == BY_BATCH:
-        used = {int(loader): "train" for loader in np.unique(seen.arg[seen.kind == NEXT])}
-        return Roles(index, role, used)
-    loaders = seen.loader_roles()
-    evaluated = seen.evaluated(loaders)
-    role[evaluated & seen.model] = EVAL_MODEL
-    role[evaluated & (seen.kind == NEXT)] = EVAL_BATCH
-    return Roles(index, role, loaders)
+        loaders = {int(loader): "train" for loader in np.unique(seen.arg[seen.kind == NEXT])}
+    else:
+        loaders = seen.loader_roles()
+        evaluated, switched = seen.evaluated(loaders), seen.switched()
+        role[(evaluated & seen.model) | switched] = EVAL_MODEL
+        role[evaluated & (seen.kind == NEXT)] = EVAL_BATCH
+        matter |= switched
+    return Roles(index[matter], role[matter], loaders)
 
 
 class _Regions:
@@ -83,7 +93,7 @@ class _Regions:
         self.losses = self._losses(modules)
         self.mode = self.arg & (TRAINING_MODE | GRAD_ON)
         self.candidate = self.model & (self.mode != (TRAINING_MODE | GRAD_ON))
-        self.habit = self._habitual()
+        self.habit = self._habitual(self.model)
         trained = self._still(self.model & self.trains_later & (self.mode & GRAD_ON > 0))
         self.teacher = self.candidate & self.habit & ~trained & self.trains_later
 
@@ -136,11 +146,21 @@ class _Regions:
 
     def evaluated(self, loaders: Mapping[int, str]) -> Mask:
         """Regions of evaluations; docs/phases.md explains how they are recognised."""
-        in_train_mode = self.model & self.trains_later & (self.mode == (TRAINING_MODE | GRAD_ON))
-        toggled = (self.mode & TRAINING_MODE == 0) & self._still(in_train_mode)
-        by_hand = self.followed & ~self.has_batch[self.segment] & (toggled | ~self.habit)
+        by_hand = self.followed & ~self.has_batch[self.segment] & (self._toggled() | ~self.habit)
         found = self.candidate & (by_hand | (~self.followed & ~self.teacher))
         return self._spread(found, loaders)
+
+    def switched(self) -> Mask:
+        """Moments when a model that trains on was switched to evaluation mode, in few steps."""
+        switch = self.kind == SWITCH
+        result: Mask = switch & self._toggled() & ~self._habitual(switch)
+        return result
+
+    def _toggled(self) -> Mask:
+        """In evaluation mode, of a model that trains in training mode in this step or later."""
+        in_train_mode = self.model & self.trains_later & (self.mode == (TRAINING_MODE | GRAD_ON))
+        result: Mask = (self.mode & TRAINING_MODE == 0) & self._still(in_train_mode)
+        return result
 
     def _still(self, calls: Mask) -> Mask:
         """Whether the region's module has one of these calls in its step or a later one. A teacher
@@ -151,11 +171,11 @@ class _Regions:
         result: Mask = last[module] >= self.step
         return result
 
-    def _habitual(self) -> Mask:
-        """Whether calls of this module in this mode happen in most steps since the first of them,
-        or in most of half of all steps, whichever is more."""
+    def _habitual(self, which: Mask) -> Mask:
+        """Whether these calls of this module in this mode happen in most steps since the first of
+        them, or in most of half of all steps, whichever is more."""
         steps = max(1, self.steps)
-        pairs = np.unique(self.arg[self.model] * steps + self.step[self.model])
+        pairs = np.unique(self.arg[which] * steps + self.step[which])
         values, firsts, counts = np.unique(pairs // steps, return_index=True, return_counts=True)
         since = np.maximum(steps - pairs[firsts] % steps, MAJORITY_FRAC * steps)
         # What most steps do belongs to the training step; what fewer steps do is an evaluation.

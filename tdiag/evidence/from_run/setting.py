@@ -53,7 +53,7 @@ from tdiag.evidence.training import (
 )
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.probe.wire import BY_CPROFILE, CALLS, GRAD_ON, MODULE_SHIFT, TRAINING_MODE
+from tdiag.probe.wire import BY_CPROFILE, CALLS, GRAD_ON, MODULE_SHIFT, SWITCHED, TRAINING_MODE
 
 
 def _by_cprofile(lead: Process) -> bool:
@@ -122,7 +122,10 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
     numbers, counts = np.unique(timeline.arg[trains] >> MODULE_SHIFT, return_counts=True)
     per_step = dict(zip(numbers.tolist(), (counts / clean.mask.sum()).tolist(), strict=True))
     calls = lead.all(CalledRecord)[::-1]  # the first one counts
-    evaluated = {c.module: c.at for c in calls if c.mode != TRAINING_MODE | GRAD_ON}
+    evaluated = {c.module: c.at for c in calls if c.mode == SWITCHED}
+    evaluated |= {
+        c.module: c.at for c in calls if c.mode not in (SWITCHED, TRAINING_MODE | GRAD_ON)
+    }
     trained = {c.module: c.at for c in calls if c.mode == TRAINING_MODE | GRAD_ON}
     look = lead.last(InspectionRecord)
     unused = {number: counts for number, *counts in look.unused_gradients} if look else {}

@@ -20,6 +20,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 # Kinds of regions: the codes of their opening marks.
 NEXT, FORWARD, BACKWARD = wire.NEXT_BEGIN, wire.FORWARD_BEGIN, wire.BACKWARD_BEGIN
 OPTIMIZER, SAVE, GC, COMM = wire.OPTIMIZER_BEGIN, wire.SAVE_BEGIN, wire.GC_BEGIN, wire.COMM_BEGIN
+SWITCH = wire.EVAL_BEGIN
 WORK = (NEXT, FORWARD, BACKWARD)  # everything inside these belongs to them
 NOBODY = -1
 UNMEASURED = -1

@@ -244,7 +244,8 @@ def make_phases(
         gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
         grad_calls=batches.grad_calls() / steps,
         update_ns=_updating(timeline, roles, phases, clean) / steps,
-        acts=_acting(timeline, roles, phases, clean),
+        acts=_acting(timeline, roles, phases, clean, 1),
+        rolls_out=_acting(timeline, roles, phases, clean, 2),
     )
 
 
@@ -263,11 +264,15 @@ def _updating(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> int:
     return int(timeline.ns[inside].sum())
 
 
-def _acting(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> bool:
-    """Whether most of the time before the forward follows another call of a model."""
+def _acting(timeline: Slices, roles: Roles, phases: Ints, clean: Mask, calls: int) -> bool:
+    """Whether most of the time before the forward follows a call of a model or, for two ``calls``,
+    lies between two calls of an agent that acts."""
     prepared = (phases == _NUMBER["prepare"]) & clean[timeline.in_step]
     position = np.searchsorted(roles.index, timeline.following)
     acted = prepared & (np.append(START, roles.role)[position] == MODEL)
+    if calls == 2:
+        acts = _acts(timeline.arg[roles.index], roles.role)
+        acted &= np.append(False, acts)[position] & np.append(acts, False)[position]
     spent = int(timeline.ns[prepared].sum())
     return spent > 0 and int(timeline.ns[acted].sum()) > MAJORITY_FRAC * spent
 
