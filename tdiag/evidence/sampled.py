@@ -60,6 +60,8 @@ class Stacks(Kind, frozen=True, kw_only=True):
     # Other Python threads in the training process: shares of the samples in which they work,
     # weighted by the threads' CPU time.
     beside: tuple[StackLine, ...] = ()
+    # Those that run the user's code, whatever they do: shares of all their samples.
+    others: tuple[StackLine, ...] = ()
     # By how much the sampler slowed the steps: shares refer to these longer steps.
     slowed_frac: float = 0.0
     # Share of the training thread's samples that end in the probe and so belong to no line.

@@ -67,6 +67,8 @@ def test_other_threads_of_python_count_while_they_work(tmp_path: Path) -> None:
     )
     assert found is not None and found.samples == 3
     assert [(x.at.line, x.self_frac) for x in found.beside] == [(8, 1.0)]
+    assert [(x.at.line, x.self_frac) for x in found.others] == [(8, 1.0)]
+    assert found.others[0].leaf  # also where it waits
 
 
 def test_samples_in_other_libraries_are_told_from_those_in_torch(tmp_path: Path) -> None:

@@ -55,12 +55,13 @@ _WAITS = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")
 class Samples(NamedTuple):
     """``training``: stacks of the training thread; ``fetching``: of its workers, from the fetch on;
     ``beside``: of other Python threads in the training process, while they work, weighted by their
-    CPU time. ``source``: the sampler."""
+    CPU time; ``others``: all of theirs that are in the user's code. ``source``: the sampler."""
 
     source: str
     training: list[Stack]
     fetching: list[Stack]
     beside: Sequence[Stack] = ()
+    others: Sequence[Stack] = ()
 
 
 def find_samples(
@@ -105,6 +106,7 @@ def make_stacks(samples: Samples, slowed: float) -> Stacks:
         workers=_lines(samples.fetching),
         worker_samples=len(samples.fetching),
         beside=_lines(samples.beside),
+        others=_lines(samples.others),
         slowed_frac=max(0.0, slowed),
         probe_frac=_in_probe(samples.training),
     )
@@ -122,6 +124,7 @@ def samples_in(file: Speedscope, lead: Process, processes: list[Process]) -> Sam
     training: list[Stack] = []
     autograd: list[Stack] = []
     others: list[Stack] = []
+    working: list[Stack] = []
     fetching: list[Stack] = []
     for profile in file.profiles:
         pid, tid = thread_of(profile.name)
@@ -134,18 +137,24 @@ def samples_in(file: Speedscope, lead: Process, processes: list[Process]) -> Sam
                 if not_pythons(frames):
                     autograd.append((frames, weight))
                 else:
-                    others.append((frames, weight * cores))
+                    others.append((frames, weight))
+                    working.append((frames, weight * cores))
         elif pid in workers and tid == workers[pid][0].tid:
             fetching += _fetches(samples_of(file, profile))
-    working = [stack for stack in others if stack[1] and _works(stack[0])]
-    return Samples(sampler_of(file), with_autograd(training, autograd), fetching, working)
+    working = [stack for stack in working if stack[1] and _works(stack[0])]
+    others = [stack for stack in others if _users(stack[0])]
+    return Samples(sampler_of(file), with_autograd(training, autograd), fetching, working, others)
 
 
 def _works(stack: Sequence[SampledFrame]) -> bool:
     """It runs the user's code, and does not wait for another thread."""
     inner = next((frame for frame in reversed(stack) if not frame.tdiags()), None)
     waits = inner is None or (inner.file or "").endswith(_WAITS)
-    return not waits and any(is_user_file(frame.file or "") for frame in stack)
+    return not waits and _users(stack)
+
+
+def _users(stack: Sequence[SampledFrame]) -> bool:
+    return any(is_user_file(frame.file or "") for frame in stack)
 
 
 def _fetches(stacks: Iterable[Stack]) -> Iterator[Stack]:
