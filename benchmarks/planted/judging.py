@@ -88,8 +88,6 @@ def _finding(case: Drawn, finding: dict[str, Any]) -> Row:
 def outcome(case: Drawn, row: Row) -> Row:
     """What was right, None where it is not judged."""
     result: Row = dict.fromkeys((*JUDGED, "width", "off"))
-    beside = {code for waste in case.wastes for code in waste.beside}
-    first_three = [f for f in row["findings"] if f["code"] not in beside][:3]
     if case.healthy:
         promised = [f["speedup"][1] for f in row["findings"] if f["speedup"]]
         if not case.twin or row.get("gain", 1.0) <= ALARM:
@@ -98,6 +96,8 @@ def outcome(case: Drawn, row: Row) -> Row:
     if row.get("gain", WEAK) < WEAK:
         return result
     result["class"] = row["class"] in expected(case, row)
+    beside = {code for waste in case.wastes for code in waste.beside}
+    first_three = [f for f in row["findings"] if f["code"] not in beside][:3]
     codes = {code for waste in case.wastes for code in waste.codes}
     if all(waste.codes for waste in case.wastes):
         result["code"] = bool(first_three) and first_three[0]["code"] in codes

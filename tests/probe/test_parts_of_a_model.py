@@ -80,7 +80,7 @@ for step in range(100_000):
 """
 
 
-@pytest.mark.parametrize(("every", "evaluated"), [(5, True), (1, False)])
+@pytest.mark.parametrize(("every", "evaluated"), [(3, True), (1, False)])
 def test_a_model_in_evaluation_mode_may_be_called_by_its_parts(
     every: int, evaluated: bool, tmp_path: Path
 ) -> None:
@@ -93,4 +93,4 @@ def test_a_model_in_evaluation_mode_may_be_called_by_its_parts(
     assert found is not None
     assert found.eval_batches_per_step == 0
     of_steps = found.wall_ns.get("evaluation", 0.0) / sum(found.wall_ns.values())
-    assert of_steps > 0.5 if evaluated else of_steps == 0
+    assert of_steps > 0.25 if evaluated else of_steps == 0
