@@ -25,7 +25,8 @@ model's input: `model(batch[part])`.
 ## How the gain is computed
 The time of these calls × the share that is not used, with their backward. If that was not measured
 by line, it takes four times as long as that of other calls at the high end, and a quarter at the
-low end.
+low end. If the line runs several times a step (experts), choosing the rows for each run and adding
+up their results takes time at the low end.
 
 ## When this advice is wrong
 If the rest is used where the measurement does not look: in a compiled function, a custom autograd
@@ -34,7 +35,7 @@ function, or a step that was not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
@@ -42,7 +43,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
@@ -55,6 +56,13 @@ CLASS = "compute"
 UNTRIED = "the script must choose the rows before the layer"
 BY_WORK = True
 PHASES = ("forward", "loss")
+CHOOSING_NS = Threshold(
+    8e5,
+    "ns",
+    "Measured, experts of 64 and 128 features on 256 and 512 rows, with backward, torch 2.13, one"
+    " thread: choosing rows by a gate and adding up their results took up to so much more than the"
+    " rows' share (benchmarks/rule_constants.py td728).",
+)
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
@@ -95,7 +103,7 @@ def _found(
         ),
         fix=_of_samples(chosen) if chosen else _of_positions(worst.at),
         gain=Gain(
-            part.ns + part.least_backward_ns,
+            max(0.0, part.ns + part.least_backward_ns - CHOOSING_NS * _runs(part.lines)),
             part.ns + part.most_backward_ns,
             f"the {duration(part.ns)}, with {part.share.at_most}"
             f"{'' if part.share.measured else '; low end: a quarter of that of other calls'}.",
@@ -103,6 +111,13 @@ def _found(
         ),
         at=chosen or worst.at,
     )
+
+
+def _runs(lines: Sequence[OpLine]) -> float:
+    """How often the lines run per step, by the function that they call least; 0 if only once: an
+    index of a single call's input takes next to no time."""
+    runs = (min(line.names.values(), default=0.0) for line in lines)
+    return sum(number for number in runs if number > 1)
 
 
 def _of_positions(at: Place) -> Fix:

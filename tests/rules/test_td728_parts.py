@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
@@ -42,3 +43,23 @@ def judged(thrown_ms: float, line_ms: float) -> str:
     changed = replace(head, thrown_away_ns=thrown_ms * 1e6, elapsed_ns=line_ms * 1e6)
     found = run_rule(RULE, evidence.add(replace(known, lines=(changed, *rest))))
     return found.summary.split()[0] if isinstance(found, Finding) else ""
+
+
+@pytest.mark.parametrize(("runs", "choosing_ms"), [(1, 0), (8, 6.4), (40, 32)])
+def test_choosing_the_rows_of_each_expert_takes_time(runs: int, choosing_ms: float) -> None:
+    """The step has 105 ms."""
+    evidence = RULE.fires()
+    known = evidence.get(Ops)
+    assert known is not None
+    head, *rest = known.lines
+    plain = saved_ms(evidence)
+    names = {"linear": 2.0 * runs, "gelu": float(runs)}
+    evidence.add(replace(known, lines=(replace(head, names=names), *rest)))
+    assert saved_ms(evidence) == pytest.approx(max(0.0, plain - choosing_ms), abs=0.2)
+
+
+def saved_ms(evidence: Evidence) -> float:
+    """At the low end."""
+    found = run_rule(RULE, evidence)
+    assert isinstance(found, Finding) and found.speedup is not None
+    return 105 * (1 - 1 / found.speedup.low)
