@@ -4,11 +4,12 @@
 Products and convolutions of the forward pass and the loss that take longer than a call's fixed
 cost. Their results are followed, through views and what works on each element or each row (a
 softmax, a sum over the last dimension), up to the calls that take them: a slice or an index takes
-its part, a cross entropy the rows that it does not ignore, a product with a column of mostly zeros
-the rows that it leaves, any other call takes all of it. Of its input, a linear layer takes the rows
-that are taken of its result. A result counts if at most half of it is taken until the counted steps
-are over, in none of them more: a metric may read it after the step. A line counts if most of its
-time goes to such results; where it is a smaller part, if that is a large part of the step.
+its part, a diagonal its numbers, a cross entropy the rows that it does not ignore, a product with a
+column of mostly zeros the rows that it leaves, any other call takes all of it. Of its input, a
+linear layer takes the rows that are taken of its result. A result counts if at most half of it is
+taken until the counted steps are over, in none of them more: a metric may read it after the step. A
+line counts if most of its time goes to such results; where it is a smaller part, if that is a large
+part of the step.
 
 ## Why it is slow
 A language model's scores for all positions where only the last is read, or where most labels are
@@ -19,8 +20,10 @@ computes the unused rows again, with gradients of zero.
 ## What to do
 Take the positions first, then apply the layer: `head(states[:, -1])` instead of
 `head(states)[:, -1]`, `head(states[labels != -100])` before the loss, `expert(x[choice == e])`.
-Models of Hugging Face take `logits_to_keep`. Of a batch that is stepped through in parts, index the
-model's input: `model(batch[part])`.
+Of a product whose diagonal alone is read (variances without covariances), multiply rows in pairs:
+`(a * b.mT).sum(-1)` instead of `(a @ b).diagonal()`. Models of Hugging Face take
+`logits_to_keep`. Of a batch that is stepped through in parts, index the model's input:
+`model(batch[part])`.
 
 ## How the gain is computed
 The time of these calls × the share that is not used, with their backward. If that was not measured
@@ -35,6 +38,7 @@ function, or a step that was not counted.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 
 from tdiag.evidence.sampled import Stacks
@@ -47,6 +51,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
+from tdiag.rules.syntax import innermost, name_of, tree_of
 from tdiag.rules.thresholds import HIGH_FRAC
 from tdiag.units import duration, percent
 
@@ -56,6 +61,7 @@ CLASS = "compute"
 UNTRIED = "the script must choose the rows before the layer"
 BY_WORK = True
 PHASES = ("forward", "loss")
+DIAGONALS = {"diagonal", "diag", "trace"}
 CHOOSING_NS = Threshold(
     8e5,
     "ns",
@@ -101,7 +107,7 @@ def _found(
             ns("their backward", part.backward_ns, "baseline"),
             count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
-        fix=_of_samples(chosen) if chosen else _of_positions(worst.at),
+        fix=_fix(worst.at, chosen),
         gain=Gain(
             max(0.0, part.ns + part.least_backward_ns - CHOOSING_NS * _runs(part.lines)),
             part.ns + part.most_backward_ns,
@@ -118,6 +124,24 @@ def _runs(lines: Sequence[OpLine]) -> float:
     index of a single call's input takes next to no time."""
     runs = (min(line.names.values(), default=0.0) for line in lines)
     return sum(number for number in runs if number > 1)
+
+
+def _fix(at: Place, chosen: Place | None) -> Fix:
+    """``chosen``: where samples are chosen of what is computed ``at`` another place."""
+    if chosen:
+        return _of_samples(chosen)
+    function = innermost(tree_of(at.file), (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
+    calls = (x for x in ast.walk(function or ast.Module([], [])) if isinstance(x, ast.Call))
+    return _of_diagonal(at) if DIAGONALS & set(map(name_of, calls)) else _of_positions(at)
+
+
+def _of_diagonal(at: Place) -> Fix:
+    return Fix(
+        f"Compute only the diagonal of the product{where(at)}: multiply rows in pairs and add up.",
+        "manual",
+        action="Compute only the diagonal of the product",
+        code="diagonal = (a * b.mT).sum(-1)  # not (a @ b).diagonal()",
+    )
 
 
 def _of_positions(at: Place) -> Fix:

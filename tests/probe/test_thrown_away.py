@@ -59,6 +59,25 @@ def test_what_is_not_used(tmp_path: Path, used: str) -> None:
     check(tmp_path, SCRIPT.format(used=used), least=0.5)
 
 
+@pytest.mark.parametrize(
+    ("used", "least", "most"),
+    [
+        ("made.diagonal()", 0.9, 1.0),
+        ("(made - 1).clamp_min(0).diag()", 0.9, 1.0),
+        ("made.diagonal() - made.logsumexp(1)", 0.0, 0.1),  # as contrastive losses have it
+    ],
+)
+def test_a_product_whose_diagonal_is_read(
+    used: str, least: float, most: float, tmp_path: Path
+) -> None:
+    """Variances, without the covariances."""
+    script = SCRIPT.replace("self.head(self.body(x))", "h @ h.T").replace(
+        "    def forward(self, x):\n", "    def forward(self, x, h=torch.randn(900, 64)):\n"
+    )
+    script = script.replace("return {used}", "return {used} + self.head(self.body(x)).mean()")
+    check(tmp_path, script.format(used=used), least, most)
+
+
 def test_layers_that_a_library_calls_at_one_line_are_told_apart(tmp_path: Path) -> None:
     deep = "nn.Sequential(nn.Linear(64, 2000), nn.Linear(2000, 64))"
     script = SCRIPT.replace("nn.Linear(64, 64)", deep)

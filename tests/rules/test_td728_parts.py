@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +12,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
+from tdiag.rules.examples import at
 
 RULE = find("TD728")
 
@@ -63,3 +66,18 @@ def saved_ms(evidence: Evidence) -> float:
     found = run_rule(RULE, evidence)
     assert isinstance(found, Finding) and found.speedup is not None
     return 105 * (1 - 1 / found.speedup.low)
+
+
+@pytest.mark.parametrize(("used", "diagonal"), [("cov.diagonal()", True), ("cov[:, -1]", False)])
+def test_the_fix_is_that_of_what_the_function_reads(
+    used: str, diagonal: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"def predict(a):\n    cov = a.T @ a\n    return {used}\n")
+    evidence = RULE.fires()
+    known = evidence.get(Ops)
+    assert known is not None
+    here = replace(known.lines[0], at=at(2, "predict", file=str(script)))
+    found = run_rule(RULE, evidence.add(replace(known, lines=(here, *known.lines[1:]))))
+    assert isinstance(found, Finding)
+    assert ("diagonal" in found.fix.text) is diagonal

@@ -4,10 +4,10 @@ where the loss ignores most.
 The results of products and convolutions are followed through views, through what works on each
 element, and through what makes a row of each row (a softmax, a sum over the last dimension, a
 probability that is gathered), up to the calls that take them. A slice or an index takes its part,
-the same index once; a cross entropy takes the rows that it does not ignore; a product with a column
-of mostly zeros (a gate, a mask) takes the rows that it leaves; any other call takes everything, but
-for a branch on a truth value: a check of all rows. A linear layer takes of its input the rows that
-are taken of its result.
+the same index once; a diagonal its numbers; a cross entropy takes the rows that it does not ignore;
+a product with a column of mostly zeros (a gate, a mask) takes the rows that it leaves; any other
+call takes everything, but for a branch on a truth value: a check of all rows. A linear layer takes
+of its input the rows that are taken of its result.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ ELEMENTWISE = {
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t",
     "contiguous", "clone", "detach", "float", "double", "half", "bfloat16", "to", "type",
     "relu", "gelu", "silu", "elu", "leaky_relu", "softplus", "tanh", "sigmoid", "dropout", "clamp",
+    "clamp_min", "clamp_max",
     "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "mul", "__mul__", "__rmul__", "div",
     "__truediv__", "neg", "__neg__", "exp", "log", "pow", "__pow__", "square", "sqrt",
     "broadcast_tensors", "eq", "__eq__", "ge", "__ge__", "gt", "__gt__", "le", "__le__", "lt",
@@ -40,7 +41,9 @@ ROWS = {"softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "all", "an
 CHECKS = {"all", "any", "_is_all_true"}  # of truth values
 PICKS = {
     "__getitem__", "select", "narrow", "index_select", "gather", "take_along_dim", "masked_select",
+    "diagonal", "diag", "trace",
 }  # fmt: skip
+DIAGONALS = {"diagonal", "diag", "trace"}  # which take numbers of all rows
 INDICES = (torch.int64, torch.int32, torch.bool)
 MULTIPLIES = {"mul", "__mul__", "__rmul__"}
 MOST_KEPT = 0.5  # half may be one of two parts
@@ -48,14 +51,14 @@ MOST_KEPT = 0.5  # half may be one of two parts
 
 class Product:
     """Its result, with what was made of it row by row. ``spent``: the calls' lines and ns.
-    ``weight``: id of the parameter, None without one; ``recorded``: with gradients. ``taken``: the
-    share that was taken; None if nothing took it, as far as was seen; ``indexed``: by index tensor,
-    which takes the same rows again. ``rows``: always whole rows. ``layers``: that took rows.
-    ``samples_at``: the line that took some samples of the batch.
+    ``operand``: id of the parameter; without one, the result's shape; ``recorded``: with gradients.
+    ``taken``: the share that was taken; None if nothing took it, as far as was seen; ``indexed``:
+    by index tensor, which takes the same rows again. ``rows``: always whole rows. ``layers``: that
+    took rows. ``samples_at``: the line that took some samples of the batch.
     """
 
-    def __init__(self, line: LineCalls, took: int, weight: int | None, recorded: bool) -> None:
-        self.spent, self.weight, self.recorded = [(line, took)], weight, recorded
+    def __init__(self, line: LineCalls, took: int, operand: Any, recorded: bool) -> None:
+        self.spent, self.operand, self.recorded = [(line, took)], operand, recorded
         self.taken: float | None = None
         self.indexed: dict[int, tuple[Any, float]] = {}
         self.rows = True
@@ -81,9 +84,10 @@ class Product:
         return min(1.0, sum(known)) if known else None
 
     @property
-    def layer(self) -> tuple[int, int | None, bool]:
-        """A library's whole model may be one line, and an agent acts without gradients."""
-        return id(self.spent[0][0].final), self.weight, self.recorded
+    def layer(self) -> tuple[int, Any, bool]:
+        """A library's whole model may be one line, so may a function of several operands (a kernel
+        of points and of inducing points), and an agent acts without gradients."""
+        return id(self.spent[0][0].final), self.operand, self.recorded
 
     @property
     def wasted(self) -> bool:
@@ -143,6 +147,7 @@ class ThrownAway:
                     passed.append((*onto, made))
                 elif value is first and name in PICKS:
                     rows = not width or results[0].shape[-1:] == value.shape[-1:]
+                    rows = rows and name not in DIAGONALS
                     index = next((x for x in given if x is not value and x.dtype in INDICES), None)
                     made.take(results[0].numel() / max(1, value.numel()), rows, index)
                     if index is not None and results[0].shape[1:] == value.shape[1:]:
@@ -158,8 +163,8 @@ class ThrownAway:
             self._keep(onto, made, width)
         if long:
             weights = (v for v in given if isinstance(v, torch.nn.Parameter))
-            recorded = results[0].requires_grad
-            self.made.append(Product(line, took, next(map(id, weights), None), recorded))
+            operand = next(map(id, weights), results[0].shape)
+            self.made.append(Product(line, took, operand, results[0].requires_grad))
             self._keep(results[0], self.made[-1], 1)
             for layer in before:
                 layer.layers.append(self.made[-1])
