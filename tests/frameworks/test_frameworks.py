@@ -114,11 +114,17 @@ def test_torchdata(script: str, tmp_path: Path) -> None:
     ("script", "what", "code", "line", "setting"),
     [
         ("lightning_costs.py", "self.log", "TD804", "self.log(", "self.log_dict"),
-        ("lightning_costs.py", "checkpoint", "TD803", "trainer.fit(", "every_n_train_steps="),
-        ("hf_trainer.py", "logger", "TD804", ".train()", "TrainingArguments(logging_steps=50)"),
+        pytest.param(
+            "lightning_costs.py", "checkpoint", "TD803", "trainer.fit(", "every_n_train_steps=",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "hf_trainer.py", "logger", "TD804", ".train()", "TrainingArguments(logging_steps=50)",
+            marks=pytest.mark.slow,
+        ),
         ("hf_trainer.py", "checkpoint", "TD803", ".train()", "save_steps="),
     ],
-)
+)  # fmt: skip
 def test_what_a_framework_does_beside_the_step_is_found_at_the_users_line(
     script: str, what: str, code: str, line: str, setting: str, tmp_path: Path
 ) -> None:
@@ -136,7 +142,7 @@ def test_what_a_framework_does_beside_the_step_is_found_at_the_users_line(
 @pytest.mark.parametrize(
     ("how", "backwards"),
     [
-        ("gan", 2.0),
+        pytest.param("gan", 2.0, marks=pytest.mark.slow),
         ("accumulate", 4.0),
         ("sanity", 1.0),
         pytest.param("twice", 1.0, marks=pytest.mark.slow),
