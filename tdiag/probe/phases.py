@@ -116,15 +116,17 @@ class ModuleWatch:
 
         @functools.wraps(original)
         def train(self: Any, mode: bool = True) -> Any:
-            own = here() == watch.probe.marks.thread and not watch.switching
-            if mode or not own or not self.training:
+            if mode or is_compiling() or watch.switching or not getattr(self, "training", False):
+                return original(self, mode)
+            if here() != watch.probe.marks.thread:
                 return original(self, mode)
             watch.switching = True
             try:
-                return original(self, mode)
+                result = original(self, mode)
             finally:
                 watch.switching = False
-                watch.probe.guard(watch._evaluates)(self)
+            watch.probe.guard(watch._evaluates)(self)
+            return result
 
         self.probe.patches.set(torch.nn.Module, "train", hidden(train), RETURNS)
 

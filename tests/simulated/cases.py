@@ -58,7 +58,10 @@ PLAIN = LOOP.format(forward="pass", after="pass")
 READS = LOOP.format(forward="y = y + read(y.mean()) + think()", after="pass")
 MAKES = LOOP.format(forward="y = y * torch.tensor([1.0])", after="pass")
 KEEPS = LOOP.format(forward="y = y * self.scale", after="pass")
-SELECTS = LOOP.format(forward="y = y + torch.masked_select(y, y > 0).sum() + think()", after="pass")
+SELECTS = LOOP.format(
+    forward="y = y + torch.masked_select(y, y > 0).sum() + think() + think() + think()",
+    after="pass",
+)
 MASKS = LOOP.format(forward="y = y + torch.where(y > 0, y, 0).sum()", after="pass")
 ATTENDS = """q = y.reshape(4, 2, 8)
         w = torch.softmax(q @ q.transpose(1, 2), -1)

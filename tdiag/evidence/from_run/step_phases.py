@@ -244,8 +244,8 @@ def make_phases(
         gc_in_wait_ns=_collected_while_waiting(timeline, clean) / steps,
         grad_calls=batches.grad_calls() / steps,
         update_ns=_updating(timeline, roles, phases, clean) / steps,
-        acts=_acting(timeline, roles, phases, clean, 1),
-        rolls_out=_acting(timeline, roles, phases, clean, 2),
+        acts=_acting(timeline, roles, phases, clean),
+        rolls_out=_acting(timeline, roles, phases, clean, again=True),
     )
 
 
@@ -264,13 +264,13 @@ def _updating(timeline: Slices, roles: Roles, phases: Ints, clean: Mask) -> int:
     return int(timeline.ns[inside].sum())
 
 
-def _acting(timeline: Slices, roles: Roles, phases: Ints, clean: Mask, calls: int) -> bool:
-    """Whether most of the time before the forward follows a call of a model or, for two ``calls``,
-    lies between two calls of an agent that acts."""
+def _acting(timeline: Slices, roles: Roles, phases: Ints, clean: Mask, again: bool = False) -> bool:
+    """Whether most of the time before the forward follows another call of a model. ``again``:
+    whether it lies between two calls of an agent that acts."""
     prepared = (phases == _NUMBER["prepare"]) & clean[timeline.in_step]
     position = np.searchsorted(roles.index, timeline.following)
     acted = prepared & (np.append(START, roles.role)[position] == MODEL)
-    if calls == 2:
+    if again:
         acts = _acts(timeline.arg[roles.index], roles.role)
         acted &= np.append(False, acts)[position] & np.append(acts, False)[position]
     spent = int(timeline.ns[prepared].sum())
