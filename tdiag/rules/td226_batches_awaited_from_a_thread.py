@@ -71,11 +71,13 @@ def check(
     before = beside_the_step(BEFORE, stacks, ops, trees)
     asking = [line for line in before if line.leaf.endswith(_WAITS)]
     share = sum(line.self_frac for line in asking)
-    if phases.made_beside or stacks.samples < MIN_SAMPLES or not asking:
+    if phases.beside_ns is None or phases.made_beside:  # unknown, or they work: TD214, TD219
+        return None
+    if stacks.samples < MIN_SAMPLES or not asking:
         return None
     if share <= MAJORITY_FRAC * sum(line.self_frac for line in before):
         return None
-    making = phases.beside_ns or 0.0
+    making = phases.beside_ns
     most = max(0.0, min(waiting, budget.step_ns - making))
     held_up = _held_up(stacks)
     sleeps = held_up is not None and _SLEEPS.search(linecache.getline(*held_up.at.spot))
