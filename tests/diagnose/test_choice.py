@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.steps import Steps
 from tdiag.model.diagnosis import Finding
+from tdiag.rules.examples import MS, flags, phases
 from tests.diagnose.test_verdict import TRACED, finding, run, work
 
 SURE = finding("python_loss", 0.12, high=0.16)
@@ -63,3 +64,11 @@ def test_a_bare_trace_keeps_its_threshold() -> None:
     """The profiler slows what Python does."""
     bare = run({"loss": 20}, TRACED, findings=(SURE,), without=(Steps,))
     assert bare.cls != "python_loss"
+
+
+@pytest.mark.parametrize(("drawn", "cls"), [("gymnasium", "rollout"), ("", "cpu")])
+def test_what_lies_between_actions_is_the_rollouts_if_an_agent_acts(drawn: str, cls: str) -> None:
+    """Two calls of a teacher without gradients look the same."""
+    clean = phases(prepare=60, forward=40)
+    between = replace(clean, cpu_ns={"prepare": 58 * MS}, rolls_out=True)
+    assert run({"prepare": 60}, between, flags(agent_library=drawn)).cls == cls

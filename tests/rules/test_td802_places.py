@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.from_run.loader_fetches import _in_a_row
 from tdiag.evidence.from_run.records import IteratorRecord
 from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.callers import caller_of
@@ -147,3 +149,20 @@ def test_ranks_that_may_all_evaluate_everything() -> None:
         assert told == (ranks > 1)
         low.append(found.speedup.low)
     assert low[1] < low[0] == low[2]
+
+
+@pytest.mark.parametrize(("batches", "line"), [(0.0, 36), (2.0, 35)])
+def test_an_evaluation_by_parts_of_a_model_is_at_the_busiest_line_of_its_function(
+    batches: float, line: int
+) -> None:
+    """Line 35 is ``model.eval()``; no call of the model itself was seen."""
+    evidence = find("TD802").fires()
+    clean = evidence.get(Phases)
+    assert clean is not None
+    switched = replace(module("Ranker"), evaluated_at=at(35, "dice_at"))
+    del evidence.facts[Loaders]
+    evidence.add(replace(clean, eval_batches_per_step=batches), SWEEP)
+    found = run_rule(find("TD802"), evidence.add(Modules(modules=(switched,))))
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == line
+    assert ("batch" in found.summary) is bool(batches)
