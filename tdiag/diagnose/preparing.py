@@ -5,15 +5,17 @@ from __future__ import annotations
 from tdiag.diagnose.sampled_lines import above
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Calls
+from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, held
 from tdiag.rules.evaluation import acts
+from tdiag.rules.files_by_hand import file_lines
 
 
 def lines_on_batch(evidence: Evidence, budget: Budget) -> set[Spot]:
@@ -34,8 +36,9 @@ def prepared_by(evidence: Evidence) -> str:
     """The class of making batches by hand, without a DataLoader; "" if unknown.
 
     Between two calls of an agent that draws actions it is a rollout. If it is mostly CPU time, of
-    any thread: preprocessing. Otherwise, or if no trace shows when the device was idle: reading,
-    copying, waiting for a core or for the device, which the evidence here cannot separate.
+    any thread: preprocessing. If it is mostly waiting, at lines that work with files: storage.
+    Otherwise, or if no trace shows when the device was idle: copying, waiting for a core or for the
+    device, which the evidence here cannot separate.
     """
     phases, environment = evidence.get(Phases), evidence.get(Environment)
     if phases is None or environment is None:
@@ -48,4 +51,7 @@ def prepared_by(evidence: Evidence) -> str:
         return "rollout"
     wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
     beside = phases.made_beside and environment.device == "cpu"
-    return "cpu" if cpu > MAJORITY_FRAC * wall or beside else ""
+    if cpu > MAJORITY_FRAC * wall or beside:
+        return "cpu"
+    seen = evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees)
+    return "io" if file_lines(*seen) else ""

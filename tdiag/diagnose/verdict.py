@@ -21,6 +21,7 @@ from tdiag.diagnose.main_line import (
     sampled_there,
     unexplained_place,
 )
+from tdiag.diagnose.preparing import prepared_by
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.steps import Budget, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
@@ -40,6 +41,8 @@ GUESS_CONFIDENCE = Threshold(
 )
 
 BLOCKED = "waiting in the dataset for something other than storage"  # a service, a lock, a sleep
+BEFORE_THE_FORWARD = "waiting for something other than the CPU before the forward"
+BY_HAND = "waiting for files between steps"
 CACHED = "reading files that are in memory already (the page cache)"
 WORDS = {
     "io": "waiting for storage",
@@ -163,7 +166,7 @@ def _words(
     if cls == "io" and budget.share("data_wait_cpu") > budget.share("data_wait_io"):
         return CACHED
     if cls == "io" and "data_wait_io" not in budget.components_ns:
-        return "waiting for something other than the CPU before the forward"
+        return BY_HAND if prepared_by(evidence) == cls else BEFORE_THE_FORWARD
     if cls == "io" and train and train.read_bytes is not None and train.read_bytes < MIN_READ_BYTES:
         return WORDS[cls] if train.major_faults else BLOCKED
     return WORDS[cls]

@@ -219,6 +219,8 @@ class Boundary:
                 result = original(self, *args, **kwargs)
             finally:
                 boundary.depth = 0
+                if boundary.lead not in (None, id(self)):
+                    marks.optimizer_ended()
                 put((OPTIMIZER_END, wall_ns(), number))
             boundary.stepped(self)
             return result

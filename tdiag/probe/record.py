@@ -113,7 +113,7 @@ class Marks:
         self.due_ns = 0  # from this time on the end of a step does more than a mark
         self.fed = False  # a loader handed out a batch since the last step
         self.clocked = False  # the thread's CPU clock was read when this step began
-        self.cpu_start = 0
+        self.cpu_start = 0  # the thread's CPU clock then, ns; 0: it was not read
         self.gc_began = 0
         self.start = wall_ns()  # when the first step of the log began
 
@@ -140,6 +140,18 @@ class Marks:
         step's first one with gradients made the batch. One without is an agent that acts."""
         self.clocked = not called & GRAD_ON
         self.put((ON_CPU, _cpu() - self.cpu_start, 0))
+
+    def optimizer_ended(self) -> None:
+        """An optimizer stepped that ends no step, of a GAN for example: the next batch may be made
+        here, by hand."""
+        if self.cpu_start and not self.fed:
+            self.clocked = True
+            self.put((ON_CPU, _cpu() - self.cpu_start, 0))
+
+    def fed_by_loader(self) -> None:
+        """A step begins after one that a loader fed: no clock is read."""
+        self.fed = self.clocked = False
+        self.cpu_start = 0
 
     def cut(self, now: int) -> list[int]:
         """The log up to ``now``, a step boundary; a new one begins there."""

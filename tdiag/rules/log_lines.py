@@ -12,6 +12,7 @@ from tdiag.evidence.sampled import NOT_LOGGING, WRITES, CallFrame, CallTrees, St
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.files_by_hand import gives_data, of_files
 from tdiag.rules.loop_lines import (
     AFTER,
     FORWARD,
@@ -37,8 +38,9 @@ _DRAWS = ("matplotlib", "seaborn", "plotly", "tabulate", "prettytable")
 
 def logged_frac(line: StackLine) -> float:
     """The part of the line's share of the samples that writes logs: all of it if the line's own
-    text writes, else the samples in which libraries write for it."""
-    if line.phase in NOT_LOGGING:
+    text writes, else the samples in which libraries write for it. What gives data may write files,
+    too: a sample that it keeps."""
+    if line.phase in NOT_LOGGING or (of_files(line) and gives_data(line.at)):
         return 0.0
     return line.self_frac if writes(line) else sum(frac for _, frac in line.logging)
 
@@ -96,22 +98,29 @@ def _function(line: StackLine) -> FunctionKey:
 def written_in_forward(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
-    """Lines of the forward and of the loss whose value is only written: a metric for the log. None
-    where torch calls were not counted: then it is unknown which lines train."""
+    """Lines of the forward and of the loss whose value is only written: a metric for the log; and
+    such calls of ``torch.autograd.grad``. None where torch calls were not counted: then it is
+    unknown which lines train."""
     return [] if stacks is None else _written_in_forward(stacks, ops, _Callers.of(ops, trees))
 
 
 def _written_in_forward(stacks: Stacks, ops: Ops | None, called: _Callers) -> list[StackLine]:
     if ops is None:
         return []
-    within = (line for line in stacks.training if phase_of(line, ops) in FORWARD)
-    return [line for line in within if _written_at(line, called)]
+    within = (x for x in stacks.training if phase_of(x, ops) in FORWARD or derives(x, ops))
+    return [line for line in within if _written_at(line, called, derives(line, ops))]
+
+
+def derives(line: StackLine, ops: Ops | None) -> bool:
+    """Whether the line asks for gradients as values: it trains only if something uses them."""
+    asks = "autograd.grad(" in statement_text(*line.at.spot)
+    return asks and phase_of(line, ops) == "backward"
 
 
 def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
     """Where the line's value, or that of the call it was made for, is set or passed, if it is only
     written. None if it is also used, or unknown."""
-    return _written_at(line, _Callers.of(ops, trees))
+    return _written_at(line, _Callers.of(ops, trees), derives(line, ops))
 
 
 class _Callers(NamedTuple):
@@ -133,10 +142,10 @@ class _Callers(NamedTuple):
         return function_key(at.file, at.function) in self.loops
 
 
-def _written_at(line: StackLine, called: _Callers) -> Place | None:
+def _written_at(line: StackLine, called: _Callers, derived: bool = False) -> Place | None:
     for function, number in chain(line, called.frames):
         at = Place(file=function[0], line=number, function=function[1])
-        if (function, number) in called.trains:
+        if (function, number) in called.trains and not derived:
             return None
         if made_to_write(at):
             return at

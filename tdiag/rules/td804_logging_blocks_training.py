@@ -5,9 +5,9 @@ Samples of the training thread whose innermost user line prints, draws a progres
 log: by the library called there, and for `print` and file writes by the text of the line. After the
 step also lines that make histograms, plots and tables, written or not, and functions that a line
 that writes calls. There and in the forward also what is computed for a variable that is only
-written (a metric for a progress bar), by the source of the script. Logging by Lightning, the
-Hugging Face Trainer or Accelerate counts at the user's line that called them. On a device,
-`print(loss.item())` waits for the work before it and does not count.
+written (a metric for a progress bar, gradients by `torch.autograd.grad`), by the source of the
+script. Logging by Lightning, the Hugging Face Trainer or Accelerate counts at the user's line that
+called them. On a device, `print(loss.item())` waits for the work before it and does not count.
 
 ## Why it is slow
 Terminals, files and network writers are slow and synchronous. A line logged every step costs its
@@ -40,7 +40,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import NOTICEABLE_FRAC
 from tdiag.rules.base import Found, Gain, count, frac, held, known_to, sampling_range, where
 from tdiag.rules.examples import budget, stack, stacks
-from tdiag.rules.log_lines import described, logged_frac, made_for_logs, writes, written_at
+from tdiag.rules.log_lines import derives, described, logged_frac, made_for_logs, writes, written_at
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import (
     beside_the_step,
@@ -57,6 +57,7 @@ NAME = "logging-blocks-training"
 CLASS = "logging"
 UNTRIED = "how often is the user's choice; `ceiling.logging` bounds the gain"
 
+_WHERE = ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation")
 # It formats its values even if its level is off.
 _FORMATS = re.compile(r"\.debug\(\s*(f[\"']|.*\.format\(|[\"'][^\"']*[\"'] % )")
 _LAZY = (
@@ -131,7 +132,7 @@ def check(
             f"low end: {'nothing' if budget.has_device else 'one step in ten logs'}; high end: one"
             f" in {LOG_EVERY}{', and only these make what is logged' if made else ''}."
             f" {sampling_range(stacks.samples, least, most)}.",
-            ("other", "unattributed", "prepare", "loss", "optimizer", "forward", "evaluation"),
+            (*_WHERE, "backward") if any(derives(line, ops) for line in lines) else _WHERE,
         ),
         at=made_at or top.at,
         own=writes(top),

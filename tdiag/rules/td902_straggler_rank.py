@@ -50,6 +50,7 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, component_of
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
@@ -148,6 +149,7 @@ def check(
     stacks: Stacks | None,
     ops: Ops | None,
     budget: Budget | None,
+    modules: Modules | None,
 ) -> Found | None:
     if ranks is None:
         abstain_unless_alone(environment, "only one rank was traced")
@@ -161,6 +163,8 @@ def check(
     if at is None and ranks.source == "trace" and straggler.why not in ("data", *MACHINES):
         line = main_line(cause, stacks, ops)
         at = line.at if line else None
+    if at is None and straggler.why == "work":
+        at = _model_called_at(modules)
     source = ranks.source
     action, how = _WHY.get(straggler.why) or _ADVICE.get(cause, _ELSE)
     return Found(
@@ -240,6 +244,13 @@ def _place(
         costs = [(x.exposed_ns, x.at) for x in transfers.copies if x.direction == cause]
     costly = [(cost, at) for cost, at in costs if at is not None and cost]
     return max(costly, key=lambda entry: entry[0])[1] if costly else line
+
+
+def _model_called_at(modules: Modules | None) -> Place | None:
+    """Where the late rank's larger inputs enter its largest model."""
+    trained = [x for x in (modules.modules if modules else ()) if x.trained_at and not x.is_loss]
+    largest = max(trained, key=lambda x: x.parameters, default=None)
+    return largest.trained_at if largest else None
 
 
 def fires() -> Evidence:

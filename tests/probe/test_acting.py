@@ -40,3 +40,40 @@ def test_drawing_a_batch_works_or_waits(tmp_path: Path, draw: str, waits: bool) 
     assert found.wall_ns["prepare"] > found.wall_ns["forward"]
     assert found.cpu_ns["prepare"] > 0
     assert found.prepare_waits is waits
+
+
+GAN = """
+import time
+import torch
+from torch import nn
+painter, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+first = torch.optim.SGD(critic.parameters(), lr=0.01)
+second = torch.optim.SGD(painter.parameters(), lr=0.01)
+for _ in range(60):
+    {draw}
+    real = torch.ones(8, 4)
+    fake = painter(real)
+    (critic(real) - critic(fake.detach())).sum().backward()
+    first.step()
+    critic(fake).sum().backward()
+    second.step()
+    first.zero_grad()
+    second.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("draw", "waits"), [("sum(range(200_000))", False), ("time.sleep(0.005)", True)]
+)
+def test_a_batch_may_be_made_between_two_optimizers_of_a_step(
+    tmp_path: Path, draw: str, waits: bool
+) -> None:
+    """The critic's step ends the step, so that the next batch is made in the middle of it."""
+    script = GAN.format(draw=draw)
+    run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=60)
+    assert run.returncode == 0 and run.of("failure") == []
+    found = run.evidence().get(Phases)
+    assert found is not None
+    assert found.wall_ns["prepare"] > found.wall_ns["forward"]
+    assert found.cpu_ns["prepare"] > 0
+    assert found.prepare_waits is waits

@@ -161,3 +161,49 @@ def test_what_trains_is_not_made_for_what_is_written_of_it(
     assert seen is not None
     forward = replace(seen, training=tuple(replace(x, phase="forward") for x in seen.training))
     assert written_in_forward(forward, None, evidence.get(CallTrees)) == []
+
+
+DERIVES = """\
+def training_step(self, batch):
+    losses = self.losses(batch)
+    self.log_dict(self.similarity(losses))
+    return sum(losses)
+
+def similarity(self, losses):
+    flat = {}
+    for name, loss in losses.items():
+        flat[name] = torch.autograd.grad(loss, self.shared, retain_graph=True)
+    return {name: value.norm() for name, value in flat.items()}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "fires"),
+    [
+        ("self.log_dict(self.similarity(losses))", True),
+        ("losses += self.similarity(losses).values()", False),  # a penalty
+    ],
+)
+def test_gradients_that_are_only_logged_do_not_train(
+    tmp_path: Path, written: str, fires: bool
+) -> None:
+    frames = [
+        ("fit", 1, -1, 1.0), ("training_step", 3, 0, 0.6), ("similarity", 9, 1, 0.6),
+        ("training_step", 2, 0, 0.1), ("backward", 2, 0, 0.3),
+    ]  # fmt: skip
+    parts = {"forward": 10, "backward": 90}
+    script = Script(tmp_path)
+    script.file.write_text(DERIVES.replace("self.log_dict(self.similarity(losses))", written))
+    evidence = script.evidence(
+        parts, frames,
+        op_line(2, "forward", 9, at=at(2, "training_step"), elapsed_ns=9 * MS, grad_calls=9.0),
+        op_line(9, "backward", 3, at=at(9, "similarity"), elapsed_ns=60 * MS),
+    )  # fmt: skip
+    found = run_rule(find("TD804"), evidence)
+    assert isinstance(found, Finding) is fires
+    if isinstance(found, Finding):
+        assert found.location and found.location.line == 3
+        assert found.speedup and found.speedup.high > 2  # 60 of 100 ms
+        step = budget(**parts)
+        verdict = judge(evidence.add(clean(step)), step, run_rules(evidence)[0])
+        assert verdict.cls == "logging"

@@ -9,6 +9,7 @@ from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.straggler import of_ranks
 from tdiag.evidence.ranks import Beside, LateRank
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import Module, Modules
 from tdiag.model.diagnosis import Abstained, Verdict
 from tdiag.rules.examples import MS, budget, rank_time, ranks_of
 
@@ -70,6 +71,20 @@ def test_more_work_and_a_slow_machine_need_not_be_in_one_part_of_the_step(
     assert won == (20 * MS if "more work" in said else 0)
     unknown = Evidence().add(ranks_of(others, own), LateRank(rank=1))
     assert isinstance(run_rule(STRAGGLER, unknown), Abstained)
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_more_work_has_the_line_at_which_it_enters_the_model(more: bool) -> None:
+    others = rank_time(0, 40, forward=13, backward=13, comm=40)
+    own = rank_time(1, 0, forward=33, backward=33)
+    work = {"calls": beside(100, 100), "flops": beside(300, 100)} if more else AS_MUCH_WORK
+    late = LateRank(rank=1, **{**AS_MUCH_DATA, **work})
+    model = Module(
+        name="Net", at=at(10), parameters=1000, parameter_bytes=4000, is_loss=False,
+        calls_per_step=1.0, trained_at=at(54),
+    )  # fmt: skip
+    evidence = Evidence().add(ranks_of(others, own), late, Modules(modules=(model,)))
+    assert finding("TD902", evidence).location == (at(54) if more else None)
 
 
 @pytest.mark.parametrize(

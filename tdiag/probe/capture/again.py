@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..core import Probe
 
 
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 POWERS = {"matrix_power", "linalg_matrix_power"}
 
 
@@ -107,6 +108,8 @@ class Again:
         return self.last
 
     def _keep(self, tensor: Any, number: int) -> None:
-        """Inference tensors have no version, and subclasses may have none."""
-        if plain(tensor) and not tensor.is_inference():
+        """Inference tensors have no version, and subclasses may have none. That of a sparse tensor
+        counts the changes of its values, too."""
+        sparse = type(tensor) is torch.Tensor and tensor.layout in SPARSE
+        if (plain(tensor) or sparse) and not tensor.is_inference():
             self.numbers.keep(tensor, (tensor._version, number))
