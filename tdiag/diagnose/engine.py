@@ -125,7 +125,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
     return Finding(
         code=rule.code,
         name=rule.name,
-        cls=rule.cls,
+        cls=found.cls or rule.cls,
         summary=found.summary,
         location=_place(found.at),
         evidence=found.evidence,

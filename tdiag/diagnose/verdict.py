@@ -97,7 +97,10 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
                 # calling torch.
                 certainty = min(certainty, GUESS_CONFIDENCE)
             lost = most_lost(roofline, evidence) if roofline else ""
-            return _compute(choice, costs, findings, certainty, roofline, why, lost)
+            few = ""
+            if roofline and _alone(evidence, costs):
+                few = _too_few_threads(roofline, costs)
+            return _compute(choice, costs, findings, certainty, roofline, why, lost, few)
         choice = sure
     certain = choice.cls == "overhead" or choice.share * costs.step_ns >= costs.compute
     if costs.doubts and not certain:
@@ -181,20 +184,13 @@ def _alone(evidence: Evidence, costs: Costs) -> bool:
 def _wasted(
     roofline: Roofline, costs: Costs, findings: Sequence[Finding], unknown_ns: float
 ) -> tuple[float, str] | None:
-    """The share of the step that neither arithmetic nor memory traffic explains but calls or too
-    few threads do, and a sentence about it; None if it is below ``HIGH_FRAC``, or if a finding
+    """The share of the step that neither arithmetic nor memory traffic explains but calls do, and a
+    sentence about it; None if it is below ``HIGH_FRAC``, or if a finding
     about the computing itself explains as much, or work that the roofline does not know takes as
     much. ``unknown_ns``: time of calls that may be such work, per step."""
     computing = costs.compute / costs.step_ns
     shares = [f.at_best_ns / costs.step_ns for f in findings if f.cls == "compute"]
     explained = max(HIGH_FRAC, *shares, 0.0)
-    idle = computing * roofline.idle_threads_frac
-    if idle >= explained:
-        used, threads = roofline.threads_used, roofline.threads
-        return idle, (
-            f"{computing:.0%} of the step is computing with {used} of {threads} threads: with all"
-            f" of them it would take {1 - roofline.idle_threads_frac:.0%} of the time at best"
-        )
     unknown = unknown_ns / costs.step_ns
     called = computing * (1 - roofline.efficiency) - unknown
     inefficient = roofline.efficiency < EFFICIENT_FRAC and roofline.bound == "dispatch"
@@ -205,6 +201,17 @@ def _wasted(
         f" ({duration(roofline.best_ns)} at best): it is spent around"
         f" {counted(roofline.calls)} calls of torch, which would take"
         f" {duration(roofline.dispatch_ns)} on next to no data"
+    )
+
+
+def _too_few_threads(roofline: Roofline, costs: Costs) -> str:
+    """How much of the computing more threads would save, in words; "" if it is less than
+    ``HIGH_FRAC`` of the step."""
+    if costs.compute / costs.step_ns * roofline.idle_threads_frac < HIGH_FRAC:
+        return ""
+    return (
+        f" with {roofline.threads_used} of {roofline.threads} threads: with all of them it would"
+        f" take {1 - roofline.idle_threads_frac:.0%} of the time at best"
     )
 
 
@@ -231,6 +238,7 @@ def _compute(
     roofline: Roofline | None,
     why: str,
     lost: str,
+    few: str,
 ) -> Verdict:
     if costs.doubts:
         return _doubtful(costs)
@@ -242,8 +250,8 @@ def _compute(
     healthy = healthy and not costs.unseen
     efficient = roofline is not None and roofline.efficiency >= EFFICIENT_FRAC
     sure = roofline is not None and roofline.certainty >= MAJORITY_FRAC
-    healthy = healthy and efficient and sure
-    summary = f"{choice.share:.0%} of the step is computing{_reached(roofline, why)}"
+    healthy = healthy and efficient and sure and not few
+    summary = f"{choice.share:.0%} of the step is computing{few or _reached(roofline, why)}"
     summary += ": healthy" if healthy else _next(choice)
     if not (efficient or winnable):
         summary += lost

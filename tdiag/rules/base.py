@@ -70,7 +70,7 @@ class Gain:
 class Found:
     """A pattern that was found; without a gain, an advisory. ``own``: the user's own code does it,
     so no setting of a framework that drives the loop changes it. ``parts``: names of the parts of
-    that framework that cause it, most time first."""
+    that framework that cause it, most time first. ``cls``: the class, if it is not the rule's."""
 
     summary: str
     evidence: tuple[Measure, ...]
@@ -79,6 +79,7 @@ class Found:
     at: Place | None = None
     own: bool = False
     parts: tuple[str, ...] = ()
+    cls: str = ""
 
 
 def where(at: Place | None) -> str:

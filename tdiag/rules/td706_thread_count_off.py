@@ -24,7 +24,8 @@ processes: at worst a call takes as many times as long as the worst measurement 
 machine, but the step's work still takes its time at the machine's best rates. Too few threads: at
 best calls speed up in proportion to threads, but no more than this machine's products and copies
 did when all cores were tried after the run; at worst they do not. If that was not tried, threads
-beyond the physical cores do not count, as in torch's default.
+beyond the physical cores do not count, as in torch's default. Such a step computes (class
+`compute`): it spends nothing on overhead, and is not healthy either.
 
 ## When this advice is wrong
 Calls bound by memory bandwidth gain little from more threads. Another training on the machine may
@@ -138,6 +139,7 @@ def _training(
             PARALLEL,
         ),
         at=threads.set_at,
+        cls="compute" if few else "",  # nothing but work is done, on too few cores
     )
 
 

@@ -86,13 +86,13 @@ def test_a_long_call_of_unknown_arithmetic_is_no_overhead(share: float, cls: str
     assert (found.cls, found.healthy) == (cls, False)
 
 
-def test_fewer_threads_than_cores_are_overhead_where_the_work_is_limited_by_them() -> None:
+def test_fewer_threads_than_cores_are_not_healthy_where_the_work_is_limited_by_them() -> None:
     halved = replace(ROOF, flops_per_s={"float32": 0.5e9}, threads=1)
     found = run({"data_wait_cpu": 4}, replace(ROOF, in_force=halved), work(45e6))
-    assert found.cls == "overhead"
+    assert (found.cls, found.healthy) == ("compute", False)
     assert "1 of 2 threads" in found.summary
     small = run({"data_wait_cpu": 4}, replace(ROOF, in_force=halved), work(5e6))
-    assert small.cls == "compute"
+    assert small.cls == "compute" and "threads" not in small.summary
     double = finding("compute", 0.6)  # the computing itself has a larger cause
     named = run(
         {"data_wait_cpu": 4}, replace(ROOF, in_force=halved), work(45e6), findings=(double,)

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.diagnose.verdict import judge
 from tdiag.evidence.device import Syncs
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
@@ -21,6 +22,7 @@ from tdiag.rules.examples import (
     at,
     budget,
     device_time,
+    environment,
     flags,
     loaders,
     op_line,
@@ -361,6 +363,20 @@ def test_the_thread_count_is_changed_where_it_was_set(intra_op: int) -> None:
     assert variable.location is None
     assert f"OMP_NUM_THREADS=8 in the environment, where it is {intra_op}" in variable.fix.text
     assert "at the start of the script" in fix().fix.text
+
+
+@pytest.mark.parametrize(("intra_op", "cls"), [(1, "compute"), (16, "overhead")])
+def test_too_few_threads_compute_and_too_many_are_overhead(intra_op: int, cls: str) -> None:
+    step = budget(forward=30, backward=60)
+    evidence = Evidence().add(
+        step, phases(forward=30, backward=60), threads(intra_op), environment(),
+        system(cores_allowed=8.0, cores_used=1.0, machine_busy_cores=1.1),
+        ops(op_line(20, "forward", 30, elapsed_ns=30 * MS)),
+    )  # fmt: skip
+    found = finding("TD706", evidence)
+    assert found.cls == cls
+    verdict = judge(evidence, step, [found])
+    assert verdict.cls == cls and not verdict.healthy
 
 
 def test_backward_is_one_call_however_small_its_parts() -> None:
