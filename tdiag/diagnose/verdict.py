@@ -185,9 +185,9 @@ def _wasted(
     roofline: Roofline, costs: Costs, findings: Sequence[Finding], unknown_ns: float
 ) -> tuple[float, str] | None:
     """The share of the step that neither arithmetic nor memory traffic explains but calls do, and a
-    sentence about it; None if it is below ``HIGH_FRAC``, or if a finding
-    about the computing itself explains as much, or work that the roofline does not know takes as
-    much. ``unknown_ns``: time of calls that may be such work, per step."""
+    sentence about it; None if it is below ``HIGH_FRAC``, or if a finding about the computing itself
+    explains as much, or work that the roofline does not know takes as much. ``unknown_ns``: time of
+    calls that may be such work, per step."""
     computing = costs.compute / costs.step_ns
     shares = [f.at_best_ns / costs.step_ns for f in findings if f.cls == "compute"]
     explained = max(HIGH_FRAC, *shares, 0.0)

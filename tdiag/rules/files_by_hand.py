@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import re
 
 from tdiag.evidence.feeding import Loaders
@@ -13,6 +14,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.fetch_lines import by_hand_ns
+from tdiag.rules.loop_heads import TRAINS
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.syntax import innermost, statement_text, tree_of
 
@@ -55,13 +57,17 @@ def file_lines(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) 
 
 def gives_data(at: Place) -> bool:
     """Whether the function around the line gives samples or batches, by its source: a dataset's or
-    an iterator's method, or a generator that does not train."""
+    an iterator's method, or a generator that neither trains nor makes a ``with`` block."""
     if at.function.rpartition(".")[2] in _GIVES:
         return True
-    function = innermost(tree_of(at.file), (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
-    inside = list(ast.walk(function)) if function else []
-    trains = any(isinstance(x, ast.Attribute) and x.attr == "backward" for x in inside)
-    return not trains and any(isinstance(x, (ast.Yield, ast.YieldFrom)) for x in inside)
+    function = innermost(tree_of(at.file), (ast.FunctionDef,), at.line)
+    if not isinstance(function, ast.FunctionDef) or not any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(function)
+    ):
+        return False
+    wraps = any("contextmanager" in ast.unparse(x) for x in function.decorator_list)
+    body = linecache.getlines(at.file)[function.lineno - 1 : function.end_lineno]
+    return not wraps and not TRAINS.search("".join(body))
 
 
 def of_files(line: StackLine) -> bool:

@@ -14,7 +14,7 @@ from tdiag.rules.syntax import innermost, tree_of
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 # A loop over batches is the training itself.
-_TRAINS = re.compile(r"\.(backward|step)\(|\bbackward\(")
+TRAINS = re.compile(r"\.(backward|step)\(|\bbackward\(")
 
 
 def in_a_loop(at: Place) -> bool:
@@ -32,4 +32,4 @@ def loop_head(at: Place) -> Place | None:
     if not isinstance(loop, _LOOPS) or loop.lineno == at.line:
         return None
     body = "".join(linecache.getlines(at.file)[loop.lineno - 1 : loop.end_lineno])
-    return None if _TRAINS.search(body) else replace(at, line=loop.lineno)
+    return None if TRAINS.search(body) else replace(at, line=loop.lineno)

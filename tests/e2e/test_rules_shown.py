@@ -30,6 +30,7 @@ RULES = {
     "crowd": {"TD205"},
     "clipped": {"TD705"},
     "generated": {"TD214"},
+    "piped": {"TD106"},
     "polled": {"TD226"},
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},

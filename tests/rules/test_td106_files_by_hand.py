@@ -48,6 +48,13 @@ def train(data):
         log.write(str(step))
         model(batch).backward()
         yield step
+
+
+@contextlib.contextmanager
+def timed(name):
+    began = time.time()
+    yield
+    log.write(name + str(time.time() - began))
 """
 
 
@@ -101,6 +108,7 @@ def test_a_sample_that_is_written_to_a_file_each_time_is_storage_and_no_log(sour
         ('print("made"', "Samples.__getitem__", True),  # not a file
         ("log.write(str(start", "batches", False),  # a generator that gives batches
         ("log.write(str(step", "train", True),  # one that trains
+        ("log.write(name", "timed", True),  # a with block
     ],
 )
 def test_what_gives_data_may_write_files(
