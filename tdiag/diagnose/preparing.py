@@ -5,10 +5,9 @@ from __future__ import annotations
 from tdiag.diagnose.sampled_lines import above
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Calls, Ops
+from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
@@ -53,5 +52,4 @@ def prepared_by(evidence: Evidence) -> str:
     beside = phases.made_beside and environment.device == "cpu"
     if cpu > MAJORITY_FRAC * wall or beside:
         return "cpu"
-    seen = evidence.get(Stacks), evidence.get(Ops), evidence.get(CallTrees)
-    return "io" if file_lines(*seen) else ""
+    return "io" if phases.prepare_waits and file_lines(above(evidence)) else ""

@@ -77,7 +77,7 @@ class Probe:
         if now >= marks.due_ns:
             self.between_steps(now)
         if marks.fed:
-            marks.fed_by_loader()
+            marks.begin_unclocked()
         else:
             marks.read_cpu_clock()
 

@@ -131,7 +131,7 @@ class LateWindows:
             return
         probe.patches.resume(lambda owner: owner in UNCOMPILED or not compiled)
         marks.watch_gc()
-        marks.fed_by_loader()
+        marks.begin_unclocked()
         marks.due_ns = 0
         marks.thread = self.thread
         self.boundary.others = self.boundary.passes = 0

@@ -148,8 +148,8 @@ class Marks:
             self.clocked = True
             self.put((ON_CPU, _cpu() - self.cpu_start, 0))
 
-    def fed_by_loader(self) -> None:
-        """A step begins after one that a loader fed: no clock is read."""
+    def begin_unclocked(self) -> None:
+        """A step begins without its CPU clock: a loader feeds the steps, or may."""
         self.fed = self.clocked = False
         self.cpu_start = 0
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+from collections.abc import Sequence
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import Environment
-from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.steps import Budget, Phases
-from tdiag.evidence.torch_ops import Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.fetch_lines import by_hand_ns
 from tdiag.rules.loop_heads import TRAINS
-from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.syntax import innermost, statement_text, tree_of
 
 # Calls that open, read or write files, by the text of the line: no sample names built-in functions.
 _FILES = re.compile(
     r"\bopen\(|\bf(data)?sync\(|\b(imread|memmap|fromfile|tofile|read_image)\("
     r"|\.(read|readinto|readlines?|seek|write(lines)?|flush|(read|write)_(bytes|text))\("
-    r"|\b(np|numpy|torch|pickle|joblib|json|yaml|h5py)\.(load|save|dump)\w*\("
+    r"|\b(np|numpy|torch|pickle|joblib|json|yaml)\.(load|save|dump)(z|z_compressed|txt)?\("
     r"|\b(pd|pl|pandas|polars)\.(read|scan)_\w+\(|\.(to|write)_(csv|json|parquet|feather|hdf)\("
 )
 # The innermost frames of such calls in libraries.
@@ -35,21 +34,20 @@ _GIVES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 
 def waited_ns(
     budget: Budget,
-    phases: Phases | None,
+    phases: Phases,
     environment: Environment | None,
     loaders: Loaders | None,
 ) -> float:
     """The time between steps in which the loop makes its batches and no core works for it, ns per
-    step; 0 if it mostly works, or with a DataLoader."""
+    step; 0 if it mostly works, if that is unknown, or with a DataLoader."""
     making = by_hand_ns(budget, phases, environment, loaders)
-    on_core = phases.cpu_ns.get("prepare", 0.0) if phases else 0.0
+    on_core = phases.cpu_ns.get("prepare", making)
     return making - on_core if on_core <= MAJORITY_FRAC * making else 0.0
 
 
-def file_lines(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -> list[StackLine]:
-    """The lines between steps that open, read or write files, most samples first; none if they do
-    not take most of the samples there."""
-    beside = beside_the_step(BEFORE, stacks, ops, trees)
+def file_lines(beside: Sequence[StackLine]) -> list[StackLine]:
+    """Those of the lines between steps that open, read or write files; none if they do not take
+    most of the samples there."""
     found = [line for line in beside if of_files(line)]
     most = MAJORITY_FRAC * sum(line.self_frac for line in beside)
     return found if sum(line.self_frac for line in found) > most else []

@@ -65,11 +65,11 @@ def check(
     waited = waited_ns(budget, phases, environment, loaders)
     if waited < NOTICEABLE_FRAC * budget.step_ns or phases.acts or acts(flags, calls):
         return None
-    lines = file_lines(stacks, ops, trees)
+    beside = beside_the_step(BEFORE, stacks, ops, trees)
+    lines = file_lines(beside)
     if not lines:
         return None
     top, rest = lines[0], budget.step_ns - waited
-    beside = beside_the_step(BEFORE, stacks, ops, trees)
     share = sum(line.self_frac for line in lines) / sum(line.self_frac for line in beside)
     least = min(rest, waited)
     return Found(

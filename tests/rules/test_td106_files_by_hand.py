@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rules
+from tdiag.diagnose.preparing import prepared_by
 from tdiag.diagnose.verdict import judge
 from tdiag.evidence.sampled import StackLine
 from tdiag.evidence.store import Evidence
@@ -32,7 +33,7 @@ class Samples:
         with open(self.folder / f"{i}.bin", "wb") as file:
             file.write(self.x[i].tobytes())
             os.fsync(file.fileno())
-        print("made", i)
+        print("made", json.dumps(i))
         return self.x[i]
 
 
@@ -70,10 +71,10 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def made(*lines: StackLine, on_core_ms: float, agent: str = "") -> Evidence:
-    """40 of 60 ms are between steps, ``on_core_ms`` of them on a core."""
+def made(*lines: StackLine, on_core_ms: float | None, agent: str = "") -> Evidence:
+    """40 of 60 ms are between steps, ``on_core_ms`` of them on a core; None: unknown."""
     making = phases(prepare=40, forward=20)
-    making = replace(making, cpu_ns={**making.cpu_ns, "prepare": on_core_ms * MS})
+    making = replace(making, cpu_ns={} if on_core_ms is None else {"prepare": on_core_ms * MS})
     step = budget(prepare=40, forward=20)
     calls = ops(op_line(60, "forward", 9, at=at(60, "main")))
     return Evidence().add(
@@ -122,13 +123,16 @@ def test_what_gives_data_may_write_files(
     ("on_core_ms", "text", "agent", "fires"),
     [
         (15, "fsync", "", True),
+        (None, "fsync", "", False),
         (25, "fsync", "", False),  # it works: files in the page cache are copied
         (15, "rows = [", "", False),  # it waits for what is not known
         (15, "fsync", "gymnasium", False),  # an environment that the agent steps
     ],
 )
 def test_only_waiting_at_lines_of_files_counts(
-    source: Path, on_core_ms: float, text: str, agent: str, fires: bool
+    source: Path, on_core_ms: float | None, text: str, agent: str, fires: bool
 ) -> None:
     evidence = made(line_of(source, text, "batches", 0.6), on_core_ms=on_core_ms, agent=agent)
     assert ("TD106" in findings_of(evidence)) is fires
+    if not agent:
+        assert (prepared_by(evidence) == "io") is fires
