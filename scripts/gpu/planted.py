@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 {setup}
 model = Net().to(device)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused={fused})
+optimizer = {optimizer}
 host = [torch.randn({batch}, WIDTH) for _ in range(4)]
 ready = [x.to(device) for x in host]
 began = None
@@ -55,9 +55,10 @@ torch.cuda.synchronize()
 print("STEP_NS", (time.perf_counter() - began) * 1e9 / (step - WARM_UP))
 """
 )
+_ADAMW = "torch.optim.AdamW(model.parameters(), lr=1e-5, fused={})"
 HEALTHY = {
     "setup": "", "forward": "pass", "batch": "16384", "send": "ready[step % 4]", "after": "pass",
-    "autocast": "True", "fused": "True",
+    "autocast": "True", "optimizer": _ADAMW.format(True),
 }  # fmt: skip
 
 
@@ -170,6 +171,66 @@ _BY_KIND = """class Net(nn.Module):
         for weight in self.weights:
             x = F.gelu({picked})
         return x
+"""
+# Sixty-four layers of four outputs, or one of all.
+_SEPARATE = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.heads = nn.ModuleList(nn.Linear(WIDTH, 4 * {wide}) for _ in range(64 // {wide}))
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return torch.cat([head(x) for head in self.heads], 1)
+"""
+# A code of 256 numbers for each of 512 kinds of rows.
+_CODES = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        codes = torch.randn(512, WIDTH) / 50
+        self.codes = {kept}
+    def forward(self, x):
+        codes = {joined}
+        x = x + codes[torch.arange(len(x), device=device) % 512]
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return x
+"""
+# A field of three coordinates, and what its derivatives must be.
+_FIELD = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        widths = [3] + [256] * 6 + [1]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
+    def forward(self, x):
+        coordinates = [x[:, n:n + 1].requires_grad_() for n in range(3)]
+        u = torch.cat(coordinates, 1)
+        for layer in self.layers:
+            u = torch.tanh(layer(u))
+        {derived}
+        return torch.cat(found, 1)
+"""
+_DERIVED = {
+    "in separate calls":
+        "found = [torch.autograd.grad(u.sum(), x, create_graph=True)[0] for x in coordinates]",
+    "in one call": "found = torch.autograd.grad(u.sum(), coordinates, create_graph=True)",
+    "of each element":
+        "found = [torch.cat([torch.autograd.grad(u[i, 0], coordinates[0],"
+        " create_graph=True)[0][i:i + 1] for i in range(len(x))])]",
+    "of their sum": "found = [torch.autograd.grad(u.sum(), coordinates[0], create_graph=True)[0]]",
+}  # fmt: skip
+_EACH_ITS_OWN = """class Each:
+    def __init__(self, parameters):
+        self.all = [torch.optim.AdamW([p], lr=1e-5, fused=True) for p in parameters]
+    def zero_grad(self):
+        for one in self.all: one.zero_grad()
+    def step(self):
+        for one in self.all: one.step()
+"""
+_NEIGHBOURS = """
+neighbour = torch.randint(0, 16384, (16384,), device=device)
+adjacency = F.one_hot(neighbour, 16384).to(torch.bfloat16)
 """
 # Compiled before the program has its turn.
 _COMPILED = """def compiled(net):
@@ -288,7 +349,15 @@ PLANTED = (
         "TD701", "overhead",
         fault={"batch": "4"}, fix={"batch": "4", "setup": _AS_ONE_GRAPH},
     ),
-    Planted("TD702", None, fault={"batch": "64", "fused": "False"}, fix={"batch": "64"}),
+    Planted(
+        "TD702", None,
+        fault={"batch": "64", "optimizer": _ADAMW.format(False)}, fix={"batch": "64"},
+    ),
+    Planted(
+        "TD719", "overhead", line="torch.cat([head(x)",
+        fault={"batch": "256", "setup": _SEPARATE.format(wide=1)},
+        fix={"batch": "256", "setup": _SEPARATE.format(wide=64)},
+    ),
     Planted(
         "TD720", "compute", line="made = self.fixed",
         fault={"setup": _CONSTANT.format(
@@ -296,6 +365,13 @@ PLANTED = (
         fix={"setup": _CONSTANT.format(
             before="self.register_buffer('made', self.fixed @ self.fixed.T / 100)",
             each="made = self.made")},
+    ),
+    Planted(
+        "TD724", "overhead", line="torch.autograd.grad(model(row)",
+        fault={"batch": "64", "after": "for row in batch[:32].split(1): torch.autograd.grad("
+               "model(row).float().square().mean(), model.layers[0].weight)"},
+        fix={"batch": "64", "after": "torch.autograd.grad("
+             "model(batch[:32]).float().square().mean(), model.layers[0].weight)"},
     ),
     Planted(
         "TD727", "compute", line="x = x + torch.tanh",
@@ -308,14 +384,42 @@ PLANTED = (
         fix={"forward": "x = x + layer(x.view(-1, 512, WIDTH)[:, -1]).mean()"},
     ),
     Planted(
+        "TD729", None, line="torch.autograd.grad(u[i, 0]",
+        fault={"batch": "32", "setup": _FIELD.format(derived=_DERIVED["of each element"])},
+        fix={"batch": "32", "setup": _FIELD.format(derived=_DERIVED["of their sum"])},
+    ),
+    Planted(
+        "TD732", None, line="model(batch).float().mean().backward()",
+        fault={"after": "model(batch).float().mean().backward()"},
+        fix={},
+    ),
+    Planted(
         "TD733", "compute", line="y = F.gelu(layer(y))",
         fault={"batch": "2048", "setup": _PREDICTS.format(last="")},
         fix={"batch": "2048", "setup": _PREDICTS.format(last="[:, -1:]")},
     ),
     Planted(
+        "TD736", "overhead", line="torch.optim.AdamW([p]",
+        fault={"batch": "64", "setup": _EACH_ITS_OWN,
+               "optimizer": "Each(model.parameters())"},
+        fix={"batch": "64"},
+    ),
+    Planted(
         "TD737", "compute", line="unused = ",
         fault={"forward": "unused = torch.tanh(layer(x)).mean()"},
         fix={},
+    ),
+    Planted(
+        "TD738", None, line="codes = torch.stack",
+        fault={"batch": "2048", "setup": _CODES.format(
+            kept="nn.ParameterList(list(codes))", joined="torch.stack(list(self.codes))")},
+        fix={"batch": "2048", "setup": _CODES.format(
+            kept="nn.Parameter(codes)", joined="self.codes")},
+    ),
+    Planted(
+        "TD739", "compute", line="adjacency @ x",
+        fault={"setup": _NEIGHBOURS, "forward": "x = adjacency @ x"},
+        fix={"setup": _NEIGHBOURS, "forward": "x = x.index_select(0, neighbour)"},
     ),
     Planted(
         "TD741", None, line="F.linear(x, layer.weight",
@@ -325,10 +429,32 @@ PLANTED = (
             applied="layer(x) + x @ a.T @ b.T")},
     ),
     Planted(
+        "TD743", None, line="torch.fft.rfft",
+        fault={"forward": "x = x + torch.fft.rfft(x.float(), 2053).abs().mean()"},
+        fix={"forward": "x = x + torch.fft.rfft(x.float(), 2048).abs().mean()"},
+    ),
+    Planted(
         "TD745", None, line="weight[kind]",
         fault={"batch": "1024", "setup": _BY_KIND.format(
             picked="(x.unsqueeze(1) @ weight[kind]).squeeze(1)")},
         fix={"batch": "1024", "setup": _BY_KIND.format(picked="(x @ weight)[kind, rows]")},
+    ),
+    Planted(
+        "TD747", None, line="torch.autograd.grad(u.sum(), x,",
+        fault={"setup": _FIELD.format(derived=_DERIVED["in separate calls"])},
+        fix={"setup": _FIELD.format(derived=_DERIVED["in one call"])},
+    ),
+    Planted(
+        "TD749", None, line="x = x[neighbour]",
+        fault={"setup": _NEIGHBOURS, "forward": "x = x[neighbour]"},
+        fix={"setup": _NEIGHBOURS, "forward": "x = x.index_select(0, neighbour)"},
+    ),
+    Planted(
+        "TD750", "compute", line="torch.tanh(parts[:, t])",
+        fault={"batch": "4096", "forward": "parts = x.view(-1, 32, 64); x = torch.stack("
+               "[torch.tanh(parts[:, t]) for t in range(32)], 1).reshape(x.shape)"},
+        fix={"batch": "4096", "forward": "parts = x.view(-1, 32, 64); x = torch.stack("
+             "[torch.tanh(part) for part in parts.unbind(1)], 1).reshape(x.shape)"},
     ),
     Planted(
         "TD809", "memory", line="",
@@ -341,7 +467,7 @@ PLANTED = (
 # others (loaders, Python, threads) are tested without one.
 _READS = "x = x * float(x.isfinite().all())"
 TRIED: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = (
-    ("optimizer.fused", {"batch": "64", "fused": "False"}, {"batch": "64"}),
+    ("optimizer.fused", {"batch": "64", "optimizer": _ADAMW.format(False)}, {"batch": "64"}),
     ("torch.autocast=bfloat16", {"autocast": "False"}, {}),
     (
         "torch.float32_matmul_precision=high",
