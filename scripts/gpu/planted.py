@@ -228,6 +228,17 @@ _EACH_ITS_OWN = """class Each:
     def step(self):
         for one in self.all: one.step()
 """
+# A second model, which learns from what the first one makes.
+_CRITIC = """critic = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4))).to(device)
+learns = torch.optim.AdamW(critic.parameters(), lr=1e-5, fused=True)
+"""
+_JUDGED = """
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        judged = critic({}).float().square().mean()
+    judged.backward()
+    learns.step()
+    learns.zero_grad()
+"""
 _NEIGHBOURS = """
 neighbour = torch.randint(0, 16384, (16384,), device=device)
 adjacency = F.one_hot(neighbour, 16384).to(torch.bfloat16)
@@ -389,9 +400,9 @@ PLANTED = (
         fix={"batch": "32", "setup": _FIELD.format(derived=_DERIVED["of their sum"])},
     ),
     Planted(
-        "TD732", None, line="model(batch).float().mean().backward()",
-        fault={"after": "model(batch).float().mean().backward()"},
-        fix={},
+        "TD732", "compute", line="judged.backward()",
+        fault={"setup": _CRITIC, "after": _JUDGED.format("model(batch)")},
+        fix={"setup": _CRITIC, "after": _JUDGED.format("model(batch).detach()")},
     ),
     Planted(
         "TD733", "compute", line="y = F.gelu(layer(y))",
@@ -443,11 +454,6 @@ PLANTED = (
         "TD747", None, line="torch.autograd.grad(u.sum(), x,",
         fault={"setup": _FIELD.format(derived=_DERIVED["in separate calls"])},
         fix={"setup": _FIELD.format(derived=_DERIVED["in one call"])},
-    ),
-    Planted(
-        "TD749", None, line="x = x[neighbour]",
-        fault={"setup": _NEIGHBOURS, "forward": "x = x[neighbour]"},
-        fix={"setup": _NEIGHBOURS, "forward": "x = x.index_select(0, neighbour)"},
     ),
     Planted(
         "TD750", "compute", line="torch.tanh(parts[:, t])",

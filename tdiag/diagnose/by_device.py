@@ -12,7 +12,7 @@ from dataclasses import replace as with_fields
 from msgspec.structs import replace
 
 from tdiag.evidence.device import DeviceTime, Kernels
-from tdiag.evidence.roofline import Work
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine, Ops
@@ -20,7 +20,7 @@ from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held
 from tdiag.rules.call_parts import recorded_ns
-from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, busy_scale, shortened_cuts
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, busy_scale, joined_cuts, shortened_cuts
 
 WHY = (
     "The device's time is divided among the calls by their estimated work; at the low end theirs"
@@ -129,8 +129,8 @@ def _shares(gain: Gain, whole: float) -> tuple[float, float]:
 
 def of_issuing(found: Found, evidence: Evidence) -> Found:
     """What a rule found by the host's clock, in a run with a device: the gain is what the host need
-    not issue, as a share of its time in all phases but waiting for data. Raises Abstain if the
-    device was not traced."""
+    not issue, as a share of its time in all phases but waiting for data; at the high end short
+    kernels become as much fewer, too. Raises Abstain if the device was not traced."""
     budget, phases, gain = evidence.get(Budget), evidence.get(Phases), found.gain
     if budget is None or phases is None or evidence.get(DeviceTime) is None:
         raise Abstain("no device activity was traced")
@@ -139,15 +139,16 @@ def of_issuing(found: Found, evidence: Evidence) -> Found:
         return found
     low, high = _shares(gain, whole)
     issuing = held(budget, *ISSUING)
+    fewer = joined_cuts(budget, evidence.get(Work), evidence.get(Roof), issuing, high)
     less = with_fields(
         gain,
         low_ns=issuing * low,
         high_ns=issuing * high,
         why=f"{gain.why.rstrip('.')}. Of the device's idle time while the host issues work, as much"
         " goes as of the host's time.",
-        components=ISSUING,
+        components=("compute", *ISSUING) if fewer else ISSUING,
         low_cuts=dict.fromkeys(ISSUING_TAGS, 1 - low) if low else {},
-        high_cuts=dict.fromkeys(ISSUING_TAGS, 1 - high),
+        high_cuts=dict.fromkeys(ISSUING_TAGS, 1 - high) | fewer,
     )
     return with_fields(found, gain=less)
 

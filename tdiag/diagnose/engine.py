@@ -12,6 +12,7 @@ import msgspec
 from tdiag.diagnose.by_device import of_device, of_issuing, priced_by_device, spared
 from tdiag.diagnose.cores_back import with_cores_back
 from tdiag.diagnose.replayed import replayed
+from tdiag.evidence.device import DEVICE_BUSY
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.steps import Budget, Phases, Steps, phase_of_component
 from tdiag.evidence.store import Evidence
@@ -20,8 +21,17 @@ from tdiag.model.diagnosis import Abstained, Finding, Fix, Speedup
 from tdiag.model.place import Place
 from tdiag.model.threshold import NORMAL_95, NOTICEABLE_FRAC, Threshold
 from tdiag.probe.wire import is_user_file
-from tdiag.rules.base import DATA_WAIT, NOISE_FLOOR_FRAC, Abstain, Found, Gain, same_function
+from tdiag.rules.base import (
+    DATA_WAIT,
+    NOISE_FLOOR_FRAC,
+    Abstain,
+    Found,
+    Gain,
+    held,
+    same_function,
+)
 from tdiag.rules.catalogue import Rule, all_rules, needs
+from tdiag.rules.device_waits import ISSUING
 from tdiag.units import only_from_below
 
 MAX_RECOVERABLE_FRAC = Threshold(
@@ -212,18 +222,20 @@ def _phases_of(components: tuple[str, ...]) -> set[str]:
 
 
 def _speedup(low: int, high: int, budget: Budget | None, error: float) -> Speedup | None:
-    """The step shrinks by the recoverable share and the rest stays (Amdahl). Without a device, the
-    rest gets shorter at the high end: tdiag's hooks are gone, it may get faster, it is only known
-    within its sampling ``error`` (ns), and two runs differ (counted up to what goes). The last
-    three are independent: the root of the sum of their squares (JCGM 100:2008, 5.1.2)."""
+    """The step shrinks by the recoverable share and the rest stays (Amdahl). Unless a device is the
+    limit, the rest gets shorter at the high end: tdiag's hooks are gone, it may get faster (not
+    seen with a device), it is only known within its sampling ``error`` (ns), and two runs differ
+    (counted up to what goes). The last three are independent: the root of the sum of their squares
+    (JCGM 100:2008, 5.1.2)."""
     if budget is None:
         return None
     error = min(error, high, budget.step_ns - high)
     rest = budget.step_ns - high
-    freed = FREED_FRAC * rest * high / budget.step_ns
+    freed = 0.0 if budget.has_device else FREED_FRAC * rest * high / budget.step_ns
     differs = min(RUNS_DIFFER_FRAC * rest, high)
     shorter = min(rest, math.hypot(error, freed, differs) + HOOKS_NS)
-    most = high if budget.has_device else high + shorter
+    device_limits = budget.has_device and held(budget, *DEVICE_BUSY) >= held(budget, *ISSUING)
+    most = high if device_limits else high + shorter
     return Speedup(*(round(_faster(ns, budget), 3) for ns in (low, most)))
 
 

@@ -54,9 +54,11 @@ BATCHES_BEFORE_THEY_COUNT = 16
 # Calls of torch.autograd.grad without a step of any other kind. A physics-informed loss makes about
 # ten of them before its first backward.
 GRADS_BEFORE_THEY_COUNT = 16
-# A second optimizer takes the lead when the first has been silent for this many of its steps: a
-# GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic).
+# A second optimizer takes the lead when the first has been silent for this many of its own steps: a
+# GAN's discriminator may step five times between generator steps (Arjovsky 2017, n_critic), and
+# each of fifty optimizers, one for each tensor, steps once.
 STEPS_BEFORE_LEAD_CHANGES = 8
+MOST_DESCRIBED = 64  # optimizers
 # A step is divided if its parts are alike. A closure that is called twice is called many times;
 # without a closure, a GAN's step has two or six different passes (n_critic = 5).
 CLOSURES, MICRO_BATCHES = 2, 8
@@ -75,7 +77,8 @@ class Boundary:
         self.batches = 0
         self.starved = False  # no batch was ready when the last one was requested
         self.lead: int | None = None  # id of the optimizer whose step ends a step
-        self.others = 0  # steps of other optimizers since the lead's last
+        self.others: dict[int, int] = {}  # steps of each other optimizer since the lead's last
+        self.described: set[int] = set()  # ids of optimizers
         self.optimizer_steps = 0
         self.pending = False  # a step ended inside a backward that is still running
         self.depth = 0  # optimizer.step within optimizer.step (super().step())
@@ -231,14 +234,17 @@ class Boundary:
     def stepped(self, optimizer: Any) -> None:
         """An optimizer stepped (or GradScaler skipped its step)."""
         self.optimizer_steps += 1
+        if id(optimizer) not in self.described and len(self.described) < MOST_DESCRIBED:
+            self.described.add(id(optimizer))
+            self.probe.guard(self._describe)(optimizer)
         if self.lead is None:
-            self._lead(optimizer)
+            self.lead = id(optimizer)
         elif id(optimizer) != self.lead:
-            self.others += 1
-            if self.others < STEPS_BEFORE_LEAD_CHANGES:
+            steps = self.others[id(optimizer)] = self.others.get(id(optimizer), 0) + 1
+            if steps < STEPS_BEFORE_LEAD_CHANGES:
                 return
-            self._lead(optimizer)
-        self.others = 0
+            self.lead = id(optimizer)
+        self.others.clear()
         if self.divided:
             return
         self.passes = 0
@@ -249,15 +255,11 @@ class Boundary:
         else:
             self.ended(OPTIMIZER)
 
-    def _lead(self, optimizer: Any) -> None:
-        self.lead = id(optimizer)
-        for known in self.known:  # described late, because now all parameters exist
-            self.probe.guard(self._describe)(optimizer, known)
-
-    def _describe(self, optimizer: Any, known: int) -> None:
-        if id(optimizer) != known:
+    def _describe(self, optimizer: Any) -> None:
+        """At its first step, because then all parameters exist."""
+        if id(optimizer) not in self.known:
             return
-        number, at = self.known[known]
+        number, at = self.known[id(optimizer)]
         tensors = sum(len(group["params"]) for group in optimizer.param_groups)
         self.probe.recorder.write(
             "optimizer", id=number, name=type(optimizer).__name__, at=at, tensors=tensors,

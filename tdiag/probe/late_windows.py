@@ -134,7 +134,8 @@ class LateWindows:
         marks.begin_unclocked()
         marks.due_ns = 0
         marks.thread = self.thread
-        self.boundary.others = self.boundary.passes = 0
+        self.boundary.others.clear()
+        self.boundary.passes = 0
         marks.cut(wall_ns())
 
     def _receive(self, asked: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from tdiag.evidence.device import (
     SyncLines,
     Syncs,
 )
+from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
@@ -63,8 +64,10 @@ def issuing_cuts(budget: Budget, starved: float, left: float) -> dict[str, float
 
 
 def computing_cuts(left: float) -> dict[str, float]:
-    """The factors of a replay in which ``left`` remains of the time of every kernel, 0..1."""
-    return {f"{family}{kind}": left for family in COMPUTE_FAMILIES for kind in ("", " float32")}
+    """The factors of a replay in which ``left`` remains of the time of every kernel, 0..1, and of
+    copies within the device: all that the budget's ``compute`` holds."""
+    kinds = ("", " float32")
+    return {f"{family}{kind}": left for family in (*COMPUTE_FAMILIES, "copy") for kind in kinds}
 
 
 def shortened_cuts(budget: Budget, saved: float) -> dict[str, float]:
@@ -107,6 +110,20 @@ def copy_measures(copy: Copy, host: bool = False) -> tuple[Measure, ...]:
     if host:
         measures.append(ns("host blocked in the copies", copy.host_blocked_ns, "trace"))
     return tuple(measures)
+
+
+def joined_cuts(
+    budget: Budget, work: Work | None, roof: Roof | None, waiting: float, goes: float
+) -> dict[str, float]:
+    """The same where many calls are made as one: of all kernels' time the share ``goes`` goes, but
+    not what their arithmetic needs. Only if the device waits longer (``waiting``, ns per step) than
+    it works, because then its kernels are short: each reads the weights again, or does too little
+    for all of the device."""
+    computing = held(budget, "compute")
+    if work is None or roof is None or not 0 < computing < waiting:
+        return {}
+    needed = sum(map(roof.compute_ns, work.ops)) / computing
+    return computing_cuts(min(1.0, max(1 - goes, needed)))
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,10 @@ from tdiag.evidence.torch_ops import Dispatch, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, same_function, where
+from tdiag.rules.base import Abstain, Found, Gain, count, ns, same_function, where
 from tdiag.rules.callers import inclusive_of_lines
 from tdiag.rules.cells import LEFT, saved_by_sequence
-from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, computing_cuts, issuing_cuts, starved_ns
+from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, issuing_cuts, joined_cuts, starved_ns
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import (
     FIXED_COST_FACTOR,
@@ -207,18 +207,12 @@ def _at_best(
     roof: Roof | None,
     left: float,
 ) -> dict[str, float]:
-    """The factors of a replay without the idle time. If the device waits longer than it works, its
-    kernels are short, and of the loop's the time goes that their arithmetic does not need: each
-    call reads the weights and adds up their gradients again."""
-    computing = held(budget, "compute")
-    cuts = issuing_cuts(budget, starved, left)
+    """The factors of a replay without the idle time, and with kernels that do the work of many."""
     lines = [x for x in ops.lines if x.phase in PHASES] if ops else []
     whole = sum(x.elapsed_ns for x in lines)
-    if work is None or roof is None or not whole or not 0 < computing < starved:
-        return cuts
-    needed = sum(map(roof.compute_ns, work.ops)) / computing
-    share = min(1.0, sum(x.elapsed_ns for x in loop.lines) / whole)
-    return cuts | computing_cuts(min(1.0, max(1 - share * (1 - left), needed)))
+    share = min(1.0, sum(x.elapsed_ns for x in loop.lines) / whole) if whole else 0.0
+    cuts = issuing_cuts(budget, starved, left)
+    return cuts | joined_cuts(budget, work, roof, starved, share * (1 - left))
 
 
 def _on_cpu(

@@ -15,7 +15,7 @@ If an element depends on its own sample only, call it once for each output: the 
 holds every sample's derivative. If all pairs count, `torch.func.jacrev` computes all rows at once.
 
 ## How the gain is computed
-High end: all of backward but the share of one call, with the calls beside them in their function.
+High end: all of backward but the share of one call, with the calls beside them in their loop.
 Low end: if the work of the step needs at most a fifth of backward's time, half of that, or all but
 five times that least time; otherwise nothing.
 
@@ -62,9 +62,8 @@ def check(
     worst = max(lines, key=lambda x: x.elapsed_ns)
     backward = phases.wall_ns.get("backward", 0.0)
     own = min(backward, sum(x.elapsed_ns for x in lines))
-    functions = [x.at for x in lines]
     beside = part_of_phases(
-        phases, ops, lambda x: x.elapsed_ns * any(same_function(x.at, at) for at in functions)
+        phases, ops, lambda x: x.elapsed_ns * any(_beside(x, line) for line in lines)
     )
     left = len(lines) / calls  # each line's call stays once
     best = best_of_step_ns(work, roof)
@@ -104,6 +103,12 @@ def check(
         ),
         at=worst.at,
     )
+
+
+def _beside(line: OpLine, differentiates: OpLine) -> bool:
+    """Whether calls of the line are made in the same loop."""
+    often = line.calls > MAJORITY_FRAC * differentiates.calls
+    return often and same_function(line.at, differentiates.at)
 
 
 def _differentiates(line: OpLine) -> bool:

@@ -22,8 +22,9 @@ parameters of a model or none.
 
 ## How the gain is computed
 High end: the share of these parameters in all that the line computes gradients for, times the time
-of its backward; half of that where backward must go through them. This is an estimate: a
-convolution computes more per parameter than a dense layer. Low end: nothing.
+of its backward (on a device, of all lines' backward); half of that where backward must go through
+them. This is an estimate: a convolution computes more per parameter than a dense layer. Low end:
+nothing.
 
 ## When this advice is wrong
 The script reads these gradients before it drops them (a penalty, a norm for the log).
@@ -31,13 +32,16 @@ The script reads these gradients before it drops them (a penalty, a norm for the
 
 from __future__ import annotations
 
+from tdiag.evidence.device import DeviceTime
+from tdiag.evidence.roofline import Work
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import DroppedAt, DroppedGradients
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, where
+from tdiag.rules.device_waits import busy_scale, shortened_cuts
 from tdiag.rules.examples import at, budget, stack, stacks
 from tdiag.rules.fixed_cost import BACKWARD_WORK
 from tdiag.units import duration, percent
@@ -47,11 +51,20 @@ NAME = "gradients-dropped"
 CLASS = "compute"
 
 
-def check(budget: Budget, dropped: DroppedGradients, stacks: Stacks | None) -> Found | None:
+def check(
+    budget: Budget,
+    dropped: DroppedGradients,
+    stacks: Stacks | None,
+    work: Work | None,
+    device: DeviceTime | None,
+) -> Found | None:
     lines = [x for x in dropped.lines if x.beyond or x.values > MAJORITY_FRAC * (x.values + x.kept)]
-    if not lines or budget.has_device:
+    if not lines:
         return None
-    took = {line: _backward_ns(line, budget, stacks) for line in lines}
+    if budget.has_device:
+        took = dict.fromkeys(lines, _on_device(budget, work, device))
+    else:
+        took = {line: _backward_ns(line, budget, stacks) for line in lines}
     worst = max(lines, key=lambda line: took[line] * _share(line))
     spent, share, whose = took[worst], _share(worst), worst.module or "another model"
     through = "" if worst.beyond else ", half of it because backward must go through them"
@@ -64,15 +77,19 @@ def check(budget: Budget, dropped: DroppedGradients, stacks: Stacks | None) -> F
         evidence=(
             count("parameters whose gradients are dropped", worst.values, "probe"),
             count("parameters whose gradients are used", worst.kept, "probe"),
-            ns("the line's backward", spent, "budget"),
+            ns("backward of all lines, on the device", spent, "trace")
+            if budget.has_device
+            else ns("the line's backward", spent, "budget"),
         ),
         fix=_fix(worst, whose),
         gain=Gain(
             0.0,
             spent * share,
-            f"high end: {percent(share)} of backward's {duration(spent)} there, by the share of the"
+            f"high end: {percent(share)} of backward's {duration(spent)}, by the share of the"
             f" parameters{through}; low end: nothing, if these are cheap.",
-            ("backward",),
+            ("compute",) if budget.has_device else ("backward",),
+            {},
+            shortened_cuts(budget, spent * share) if budget.has_device else {},
         ),
         at=worst.at,
     )
@@ -94,6 +111,14 @@ def _backward_ns(line: DroppedAt, budget: Budget, stacks: Stacks | None) -> floa
     if line.at is None or line.at.spot not in mine:
         return backward
     return backward * mine[line.at.spot] / sum(mine.values())
+
+
+def _on_device(budget: Budget, work: Work | None, device: DeviceTime | None) -> float:
+    """What all backward passes take on the device, ns per step: of one line it is not known."""
+    if work is None or device is None:
+        raise Abstain("what the device did in backward was not traced")
+    traced = sum(op.device_ns or 0.0 for op in work.ops if op.backward)
+    return traced * busy_scale(budget, device)
 
 
 def _fix(line: DroppedAt, whose: str) -> Fix:

@@ -15,11 +15,11 @@ Keep them as one parameter, of one row each: `nn.Parameter(torch.randn(n, size))
 
 ## How the gain is computed
 High end: the optimizer's time without these tensors, as if each of its tensors took as long, that
-of zero_grad() likewise, the join, the share of the backward that comes from it, and garbage
-collection, which thousands of tensors set off; if backward was not measured by line, that may take
-four times as long as for other calls. Low end: half of the update, the join and its backward, or
-all of these but five times the least time that this machine needs for the work of the whole step,
-whichever is more.
+of zero_grad() likewise, the join, the share of the backward that divides and writes their gradients
+(by the trace; without that, four times the share of the join among the calls), and garbage
+collection, which thousands of tensors set off. Low end: half of the update, the join and its
+backward, or all of these but five times the least time that this machine needs for the work of the
+whole step, whichever is more.
 
 ## When this advice is wrong
 If the parameters have different shapes, or settings of their own in the optimizer.
@@ -35,7 +35,7 @@ from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
-from tdiag.rules.call_parts import part_of_calls
+from tdiag.rules.call_parts import PartOfCalls, part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, best_of_step_ns
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -48,6 +48,11 @@ CLASS = "overhead"
 AFTER = {"TD704": "anomaly detection formats a stack for each of the parameters"}
 UNTRIED = "the parameters must be made as one"
 BY_ISSUE = True
+
+# Torch's names in a trace for what backward does node by node.
+NODE = "autograd::engine::evaluate_function: "
+WRITES_GRADIENT = f"{NODE}torch::autograd::AccumulateGrad"
+DIVIDES_GRADIENT = (f"{NODE}StackBackward0", f"{NODE}CatBackward0")
 
 MIN_JOINED = Threshold(
     16,
@@ -78,7 +83,10 @@ def check(
     share = min(1.0, joined / tensors)
     updating = phases.wall_ns.get("optimizer", 0.0) * share
     clearing = zero_grad_ns(host_ops, phases) * share
-    least = updating + joining + part.least_backward_ns
+    writing, dividing = _of_backward(host_ops, phases)
+    writing *= share
+    backward = max(part.most_backward_ns, writing + dividing)
+    least = updating + joining + max(part.least_backward_ns, writing)
     low, kept = least * LOW_END_FRAC, "half of this is saved"
     best = best_of_step_ns(work, roof)
     if best is not None and least - best / LITTLE_WORK_FRAC > low:
@@ -95,6 +103,7 @@ def check(
             count("tensors that optimizers update", tensors, "probe"),
             ns("their part of the update", updating, "baseline"),
             ns("joining them", joining, "baseline"),
+            *((ns("writing their gradients", writing, "trace"),) if writing else ()),
             *((ns("clearing their gradients", clearing, "trace"),) if clearing else ()),
         ),
         fix=Fix(
@@ -106,13 +115,30 @@ def check(
         ),
         gain=Gain(
             low,
-            updating + joining + part.most_backward_ns + clearing + held(budget, "gc"),
+            updating + joining + backward + clearing + held(budget, "gc"),
             "high end: nothing is left of them in the update, zero_grad(), garbage collection and"
-            f" the join, with {part.share.at_most}; low end: {kept}.",
+            f" the join, with {_whose(part, backward)}; low end: {kept}.",
             tuple(dict.fromkeys((*part.phases, *ZERO_GRAD_IN, "gc"))),
         ),
         at=worst.at,
     )
+
+
+def _of_backward(host_ops: HostOps | None, phases: Phases) -> tuple[float, float]:
+    """Writing gradients to parameters, and dividing the gradients of joins, in the clean step's
+    backward by their shares of the traced one, ns per step."""
+    nodes = [x for x in host_ops.ops if x.name.startswith(NODE)] if host_ops else []
+    whole = sum(x.total_ns for x in nodes)
+    if not whole:
+        return 0.0, 0.0
+    backward = phases.wall_ns.get("backward", 0.0)
+    writing = sum(x.total_ns for x in nodes if x.name == WRITES_GRADIENT)
+    dividing = sum(x.total_ns for x in nodes if x.name in DIVIDES_GRADIENT)
+    return writing / whole * backward, dividing / whole * backward
+
+
+def _whose(part: PartOfCalls, backward: float) -> str:
+    return part.share.at_most if backward == part.most_backward_ns else "their part of backward"
 
 
 def fires() -> Evidence:

@@ -3,12 +3,13 @@
 ## What it measures
 Calls of `x[numbers]` or `x[:, numbers]` with one tensor of numbers, on values that record
 gradients, and the operations of the backward that add their gradients up (`index_put`, from the
-trace); on a device these alone.
+trace). Not with a device: there brackets sort the numbers, and add row by row. With 16,384 rows of
+2,048 numbers a training step was 1.16 times as fast with brackets as with `index_select` (H200,
+torch 2.11).
 
 ## Why it is slow
 Brackets may name any elements in several dimensions at once, so the backward of `x[numbers]` adds
-element by element; on a device it sorts the numbers first, and adds what has the same number one
-after the other. `index_select` names whole rows, which are added as such.
+element by element. `index_select` names whole rows, which are added as such.
 
 ## What to do
 `x.index_select(dim, numbers)`, or `torch.nn.functional.embedding(numbers, table)` for the rows of a
@@ -17,25 +18,22 @@ look first whether a product or a sum over all rows gives the same.
 
 ## How the gain is computed
 From the time of these calls and of their backward: low end and high end as in the measurement of
-the thresholds. On a device, high end: all of the adding; low end: nothing, because how much
-`index_select` takes there depends on how often a row is picked.
+the thresholds.
 
 ## When this advice is wrong
-Sums are added in another order, so results differ by rounding; on a device, from run to run.
+Sums are added in another order, so results differ by rounding.
 """
 
 from __future__ import annotations
 
-from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, where
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.call_parts import part_of_calls
-from tdiag.rules.device_waits import busy_scale, shortened_cuts
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -56,17 +54,13 @@ FASTER_HIGH = Threshold(
 ADDS = "aten::_index_put_impl_"
 
 
-def check(
-    budget: Budget, phases: Phases, ops: Ops, work: Work | None, device: DeviceTime | None
-) -> Found | None:
+def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found | None:
+    if budget.has_device:
+        return None
     part = part_of_calls(phases, ops, None, lambda x: x.indexed_ns)
     if part is None:
         return None
     picking, adding = part.ns, min(_adding(work), held(budget, "backward"))
-    if budget.has_device:
-        if device is None:
-            raise Abstain("no device activity was traced")
-        picking, adding = 0.0, _adding(work) * busy_scale(budget, device)
     both = picking + adding
     if not both:
         return None
@@ -77,7 +71,7 @@ def check(
             f" their gradients ({percent(both / budget.step_ns)} of the step)."
         ),
         evidence=(
-            *((ns("picking rows", picking, "baseline"),) if picking else ()),
+            ns("picking rows", picking, "baseline"),
             ns("adding their gradients up", adding, "trace"),
             count("torch calls of these lines", part.calls, "ops", "per_step"),
         ),
@@ -88,26 +82,13 @@ def check(
             action="Pick rows by index_select",
             code="rows = x.index_select(1, numbers)  # not x[:, numbers]",
         ),
-        gain=_on_device(adding, budget)
-        if budget.has_device
-        else Gain(
+        gain=Gain(
             both * (1 - 1 / FASTER_LOW),
             both * (1 - 1 / FASTER_HIGH),
             f"picking and adding get {FASTER_LOW} to {FASTER_HIGH} times as fast.",
             part.phases,
         ),
         at=most.at,
-    )
-
-
-def _on_device(adding: float, budget: Budget) -> Gain:
-    return Gain(
-        0.0,
-        adding,
-        "high end: nothing is left of the adding; low end: all of it.",
-        ("compute",),
-        {},
-        shortened_cuts(budget, adding),
     )
 
 

@@ -73,7 +73,7 @@ SAVED_HIGH_FRAC = Threshold(
 class Sliced(NamedTuple):
     """Per step: tensors of this size that one function's backward fills with zeros, of how many
     sliced tensors, and the time of filling and adding, ns, in the trace. ``spared``: the calls for
-    this beyond one gradient for each tensor."""
+    this beyond one gradient for each tensor; a third copies the slice's into what was filled."""
 
     at: Place
     dims: tuple[int, ...]
@@ -161,7 +161,7 @@ def _sliced(work: Work, ops: Ops | None) -> Iterator[Sliced]:
             continue
         if fills >= MIN_SLICES * wholes:
             spent = sum(op.spent_ns for op in members)
-            yield Sliced(place, dims, fills, wholes, spent, fills + adds - wholes)
+            yield Sliced(place, dims, fills, wholes, spent, 2 * fills + adds - 2 * wholes)
 
 
 def _by_mask(place: Place, ops: Ops | None) -> bool:

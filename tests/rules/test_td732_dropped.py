@@ -17,7 +17,7 @@ SAMPLED = stacks((stack(88, 0.4, phase="backward"), stack(96, 0.2, phase="backwa
 
 
 def checked(*lines: DroppedAt, sampled: Stacks | None = SAMPLED) -> Found | None:
-    return rule.check(STEP, DroppedGradients(lines=lines), sampled)
+    return rule.check(STEP, DroppedGradients(lines=lines), sampled, None, None)
 
 
 def won(found: Found | None) -> float:

@@ -148,7 +148,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
             low_rank_used_ns=part(line, line.low_rank_used),
             gathered_ns=part(line, line.gathered),
             gathered_used_ns=part(line, line.gathered_used),
-            separate_ns=part(line, line.separate),
+            separate_ns=of_time(line, line.separate),
             penalty_ns=part(line, line.penalty),
             indexed_ns=part(line, line.indexed),
             fft_ns=part(line, line.fft),

@@ -33,6 +33,8 @@ def install(trial: Trial, value: str) -> None:
         trial.refused(NAME, f"the precision is {value} already")
     else:
         original(value)
+        # Again after warm-up: the script may have set torch.backends.cuda.matmul.allow_tf32.
+        trial.probe.when_warm(lambda: original(value))
         trial.sets(NAME, f"{before} → {value}")
 
 
