@@ -456,7 +456,7 @@ PLANTED = (
         fix={"setup": _FIELD.format(derived=_DERIVED["in one call"])},
     ),
     Planted(
-        "TD750", "compute", line="torch.tanh(parts[:, t])",
+        "TD750", None, line="torch.tanh(parts[:, t])",
         fault={"batch": "4096", "forward": "parts = x.view(-1, 32, 64); x = torch.stack("
                "[torch.tanh(parts[:, t]) for t in range(32)], 1).reshape(x.shape)"},
         fix={"batch": "4096", "forward": "parts = x.view(-1, 32, 64); x = torch.stack("

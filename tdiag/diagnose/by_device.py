@@ -129,16 +129,23 @@ def _shares(gain: Gain, whole: float) -> tuple[float, float]:
 
 def of_issuing(found: Found, evidence: Evidence) -> Found:
     """What a rule found by the host's clock, in a run with a device: the gain is what the host need
-    not issue, as a share of its time in all phases but waiting for data; at the high end short
-    kernels become as much fewer, too. Raises Abstain if the device was not traced."""
+    not issue, as a share of its time in all phases but waiting for data (and the loss, if the rule
+    saves nothing there); at the high end short kernels become as much fewer, too. Raises Abstain if the device was not traced."""
     budget, phases, gain = evidence.get(Budget), evidence.get(Phases), found.gain
     if budget is None or phases is None or evidence.get(DeviceTime) is None:
         raise Abstain("no device activity was traced")
-    whole = sum(ns for name, ns in phases.wall_ns.items() if name not in DATA_WAIT)
-    if gain is None or not whole:
+    if gain is None:
+        return found
+    # The device's idle time in the loss is a component of its own.
+    loss = "python_loss" in gain.components
+    apart = DATA_WAIT if loss else (*DATA_WAIT, "loss")
+    parts = (*ISSUING, "python_loss") if loss else ISSUING
+    tags = (*ISSUING_TAGS, "host python_loss") if loss else ISSUING_TAGS
+    whole = sum(ns for name, ns in phases.wall_ns.items() if name not in apart)
+    if not whole:
         return found
     low, high = _shares(gain, whole)
-    issuing = held(budget, *ISSUING)
+    issuing = held(budget, *parts)
     fewer = joined_cuts(budget, evidence.get(Work), evidence.get(Roof), issuing, high)
     less = with_fields(
         gain,
@@ -146,9 +153,9 @@ def of_issuing(found: Found, evidence: Evidence) -> Found:
         high_ns=issuing * high,
         why=f"{gain.why.rstrip('.')}. Of the device's idle time while the host issues work, as much"
         " goes as of the host's time.",
-        components=("compute", *ISSUING) if fewer else ISSUING,
-        low_cuts=dict.fromkeys(ISSUING_TAGS, 1 - low) if low else {},
-        high_cuts=dict.fromkeys(ISSUING_TAGS, 1 - high) | fewer,
+        components=("compute", *parts) if fewer else parts,
+        low_cuts=dict.fromkeys(tags, 1 - low) if low else {},
+        high_cuts=dict.fromkeys(tags, 1 - high) | fewer,
     )
     return with_fields(found, gain=less)
 

@@ -205,8 +205,9 @@ def _error_of_rest(components: tuple[str, ...], evidence: Evidence) -> float:
     its mean over the clean steps; 0 if unknown. If a fix removes nearly all of a step, a small
     error of the rest is a large error of the speed-up. Where a few steps take much longer, the rest
     is at least what the quickest quarter of the steps shows."""
-    phases, steps = evidence.get(Phases), evidence.get(Steps)
-    if phases is None or steps is None:
+    phases, steps, budget = evidence.get(Phases), evidence.get(Steps), evidence.get(Budget)
+    # With a device, the components are not the host's phases.
+    if phases is None or steps is None or budget is None or budget.has_device:
         return 0.0
     rest = set(phases.covariance_ns2) - _phases_of(components)
     variance = sum(phases.covariance_ns2[a][b] for a in rest for b in rest)
@@ -224,9 +225,9 @@ def _phases_of(components: tuple[str, ...]) -> set[str]:
 def _speedup(low: int, high: int, budget: Budget | None, error: float) -> Speedup | None:
     """The step shrinks by the recoverable share and the rest stays (Amdahl). Unless a device is the
     limit, the rest gets shorter at the high end: tdiag's hooks are gone, it may get faster (not
-    seen with a device), it is only known within its sampling ``error`` (ns), and two runs differ
-    (counted up to what goes). The last three are independent: the root of the sum of their squares
-    (JCGM 100:2008, 5.1.2)."""
+    seen with a device), it is only known within its sampling ``error`` (ns; 0 with a device), and
+    two runs differ (counted up to what goes). The last three are independent: the root of the sum
+    of their squares (JCGM 100:2008, 5.1.2)."""
     if budget is None:
         return None
     error = min(error, high, budget.step_ns - high)

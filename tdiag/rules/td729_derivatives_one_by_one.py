@@ -17,7 +17,8 @@ holds every sample's derivative. If all pairs count, `torch.func.jacrev` compute
 ## How the gain is computed
 High end: all of backward but the share of one call, with the calls beside them in their loop.
 Low end: if the work of the step needs at most a fifth of backward's time, half of that, or all but
-five times that least time; otherwise nothing.
+five times that least time; otherwise nothing. With a device, backward keeps at least twice the time
+that the forward pass takes on the host.
 
 ## When this advice is wrong
 If each derivative needs the result of the one before. All rows of a full Jacobian in one call save
@@ -37,7 +38,7 @@ from tdiag.probe.wire import GRAD_OF_ELEMENT
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.call_parts import part_of_phases
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, best_of_step_ns
+from tdiag.rules.fixed_cost import BACKWARD_WORK, LITTLE_WORK_FRAC, best_of_step_ns
 from tdiag.rules.model_calls import MIN_MODEL_CALLS
 from tdiag.rules.td722_backward_again_and_again import AGAIN
 from tdiag.rules.thresholds import LOW_END_FRAC
@@ -72,8 +73,12 @@ def check(
     high = spent * (1 - left)
     low, kept = 0.0, "nothing: their work may take this long"
     if best is not None and little:
-        low = max(high * LOW_END_FRAC, high - best / LITTLE_WORK_FRAC)
+        stays = best / LITTLE_WORK_FRAC
         kept = f"half of it, or their work stays, at {percent(LITTLE_WORK_FRAC)} of the best"
+        if budget.has_device:  # for which the host has to issue it
+            stays = max(stays, BACKWARD_WORK * phases.wall_ns.get("forward", 0.0))
+            kept = "half of it, or backward stays at twice the time of the forward pass"
+        low = max(high * LOW_END_FRAC, high - stays)
     return Found(
         summary=(
             f"torch.autograd.grad is called {calls:.0f} times per step{where(worst.at)} in"

@@ -11,7 +11,7 @@ from tdiag.diagnose.by_device import of_device, of_issuing, spared
 from tdiag.diagnose.engine import run_rule
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.replay import Replay
-from tdiag.evidence.roofline import OpWork, Work
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import OpLine
@@ -168,6 +168,43 @@ def test_where_the_device_is_the_limit_fewer_calls_win_nothing(tmp_path: Path) -
         assert gain is not None
         again = replayed(gain, Evidence().add(step, replay), step)
         assert least * step.step_ns <= again.low_ns <= again.high_ns <= most * step.step_ns
+
+
+def test_the_loss_counts_only_where_the_fix_saves_something_there() -> None:
+    """Of the host's 10 ms, 2 in the loss, 4 go; the device waits for 8 ms, and 2 in the loss."""
+    step = budget(device=True, launch=8, python_loss=2)
+    held = Evidence().add(step, phases(forward=8, loss=2), device_time(10))
+    found = Found("twice", (), Fix("once", "safe"), Gain(4 * MS, 4 * MS, "half", ("forward",)))
+    forward = of_issuing(found, held).gain
+    assert found.gain is not None and forward is not None
+    assert forward.high_ns == pytest.approx(4 * MS)  # 8 × 4 ÷ 8
+    assert "python_loss" not in forward.components
+    both = Gain(4 * MS, 4 * MS, "half", ("forward", "python_loss"))
+    mixed = of_issuing(Found("twice", (), found.fix, both), held).gain
+    assert mixed is not None and mixed.high_ns == pytest.approx(4 * MS)  # 10 × 4 ÷ 10
+    assert mixed.high_cuts["host python_loss"] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(
+    ("compute_ms", "flops", "left"),
+    [
+        (2, 1e6, 0.25),  # as much as of the calls
+        (2, 1e9, 0.5),  # their arithmetic needs 1 ms
+        (9, 1e6, None),  # the device works longer than it waits: its kernels are not short
+    ],
+)
+def test_one_call_instead_of_many_has_shorter_kernels(
+    compute_ms: float, flops: float, left: float | None
+) -> None:
+    product = replace(work(2, 0).ops[0], flops=flops)
+    roof = Roof(flops_per_s={"float32": 1e12}, bytes_per_s=((1 << 30, 1e12),), source="sheet")
+    step = budget(device=True, compute=compute_ms, launch=8)
+    held = Evidence().add(step, phases(forward=8), device_time(10))
+    found = Found("many", (), Fix("one", "safe"), Gain(0, 6 * MS, "all but one", ("forward",)))
+    gain = of_issuing(found, held.add(Work(ops=(product,), calls=9), roof)).gain
+    assert gain is not None
+    assert gain.high_cuts.get("gemm") == (None if left is None else pytest.approx(left))
+    assert ("compute" in gain.components) is (left is not None)
 
 
 def test_without_a_traced_device_nothing_is_said_of_its_idle_time() -> None:

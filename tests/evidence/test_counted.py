@@ -90,3 +90,16 @@ def test_calls_have_the_phase_that_the_clean_steps_give_their_time(
     ops = load_run(run.write()).get(Ops)
     assert ops is not None
     assert [line.phase for line in ops.lines] == [phase]
+
+
+def test_on_a_device_separate_gradients_are_of_the_hosts_time(tmp_path: Path) -> None:
+    """The other parts are of the estimated work, which is little: a call of torch.autograd.grad is
+    priced by the host's clock."""
+    run = Run(tmp_path).steps(30, lambda run, number: run.pair(2, 5))
+    line = {"at": ["/u/train.py", 7, "loss"], "phase": "backward", "calls": 3, "elapsed": 3000,
+            "work": 100, "again": 50, "separate": 2000}  # fmt: skip
+    run.add("ops", steps=1, lines=[line], **{"pass": 1})
+    ops = load_run(run.write()).get(Ops)
+    assert ops is not None
+    assert ops.lines[0].separate_ns == pytest.approx(2000)
+    assert ops.lines[0].again_ns == pytest.approx(1500)

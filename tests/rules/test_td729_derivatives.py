@@ -12,7 +12,7 @@ from tdiag.evidence.store import Evidence, Kind
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import ops
+from tdiag.rules.examples import budget, device_time, ops
 
 RULE = find("TD729")
 ROOF = Roof(
@@ -69,3 +69,23 @@ def test_a_model_called_for_each_is_another_rules() -> None:
     clean = RULE.fires().get(Phases)
     assert clean
     assert found(replace(clean, counts={**clean.counts, "forward": 80.0})) is None
+
+
+def test_only_calls_of_the_same_loop_go_with_them() -> None:
+    """The function also calls the model's layers, once."""
+    own = RULE.fires().get(Ops)
+    assert own
+    grad, beside, rest = own.lines
+    layers = replace(beside, calls=8.0, grad_calls=8.0)
+    with_loop, without = found(), found(ops(grad, layers, rest))
+    assert with_loop and without
+    assert without.at_best_ns < with_loop.at_best_ns
+
+
+def test_with_a_device_the_host_still_issues_one_backward() -> None:
+    """Its work is next to nothing, but the forward pass takes the host a twentieth of the step."""
+    evidence = RULE.fires().add(work(1e3), ROOF)
+    on_cpu = found(evidence=evidence)
+    device = found(budget(device=True, compute=1, launch=21), device_time(22), evidence=evidence)
+    assert on_cpu and device and on_cpu.speedup and device.speedup
+    assert device.speedup.low < on_cpu.speedup.low

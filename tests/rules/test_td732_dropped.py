@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.training import DroppedAt, DroppedGradients
 from tdiag.rules import td732_gradients_dropped as rule
-from tdiag.rules.base import Found
-from tdiag.rules.examples import MS, at, budget, stack, stacks
+from tdiag.rules.base import Abstain, Found
+from tdiag.rules.examples import MS, at, budget, device_time, stack, stacks
 
 STEP = budget(forward=40, backward=60)
 LINE = DroppedAt(at=at(88), values=300, kept=100, beyond=True, module="Generator")
@@ -53,3 +54,18 @@ def test_it_says_what_to_cut() -> None:
     assert cut is not None and passed is not None
     assert "detach what comes from Generator" in cut.fix.text
     assert "not those of Generator" in passed.fix.text
+
+
+def test_on_a_device_backward_is_that_of_all_lines() -> None:
+    step = budget(device=True, compute=60)
+    with pytest.raises(Abstain, match="in backward was not traced"):
+        rule.check(step, DroppedGradients(lines=(LINE,)), SAMPLED, None, None)
+    product = OpWork(
+        name="aten::mm", dims=((8, 8), (8, 8)), dtype="float32", count=1, flops=1e6, moved=0,
+        host_ns=1e6, device_ns=20 * MS, backward=True,
+    )  # fmt: skip
+    work = Work(ops=(product, replace(product, backward=False)), calls=20)
+    device = device_time(60, components_ns={"compute": 60 * MS})
+    found = rule.check(step, DroppedGradients(lines=(LINE,)), SAMPLED, work, device)
+    assert won(found) == pytest.approx(20 * MS * 3 / 4)
+    assert found and found.gain and found.gain.components == ("compute",)

@@ -6,7 +6,7 @@ import pytest
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.roofline import OpWork, Roof, Work
-from tdiag.evidence.torch_ops import HostOps
+from tdiag.evidence.torch_ops import HostOp, HostOps
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, budget, phases
@@ -48,3 +48,20 @@ def test_the_high_end_leaves_no_gradients_to_clear_and_no_garbage_of_them() -> N
         at_best.append(found.at_best_ns / MS)
     assert at_best[1] - at_best[0] == pytest.approx(7)
     assert at_best[2] - at_best[1] == pytest.approx(0.8 * 10, rel=0.01)
+
+
+def test_the_trace_tells_their_part_of_backward() -> None:
+    """Three quarters of it writes gradients and divides that of the join."""
+    node = "autograd::engine::evaluate_function: "
+    times = {"torch::autograd::AccumulateGrad": 6.0, "StackBackward0": 3.0, "MmBackward0": 3.0}
+    traced = HostOps(
+        per_step=9, total_per_step=20, backward_of={},
+        ops=tuple(
+            HostOp(name=node + name, count=1, self_ns=0, total_ns=ms * MS)
+            for name, ms in times.items()
+        ),
+    )  # fmt: skip
+    plain, by_trace = run_rule(RULE, RULE.fires()), run_rule(RULE, RULE.fires().add(traced))
+    assert isinstance(plain, Finding) and isinstance(by_trace, Finding)
+    assert by_trace.at_best_ns > plain.at_best_ns
+    assert "their part of backward" in by_trace.why_gain
