@@ -130,7 +130,8 @@ def _shares(gain: Gain, whole: float) -> tuple[float, float]:
 def of_issuing(found: Found, evidence: Evidence) -> Found:
     """What a rule found by the host's clock, in a run with a device: the gain is what the host need
     not issue, as a share of its time in all phases but waiting for data (and the loss, if the rule
-    saves nothing there); at the high end short kernels become as much fewer, too. Raises Abstain if the device was not traced."""
+    saves nothing there); at the high end short kernels become as much fewer, too. Raises Abstain if
+    the device was not traced."""
     budget, phases, gain = evidence.get(Budget), evidence.get(Phases), found.gain
     if budget is None or phases is None or evidence.get(DeviceTime) is None:
         raise Abstain("no device activity was traced")
