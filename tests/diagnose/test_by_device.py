@@ -230,3 +230,15 @@ def test_only_rules_whose_fix_spares_calls_look_at_the_hosts_clock() -> None:
     found = run_rule(find("TD727"), counted)
     assert isinstance(found, Finding)
     assert found.components == ("compute", "other")
+
+
+def test_a_device_may_multiply_zeros_as_fast_as_it_looks_rows_up() -> None:
+    """Half of forward's work is a product of which a ten thousandth is not zero."""
+    body, head = lines()
+    one_hot = replace(head, work_ns=body.work_ns, mostly_zero_ns=0.5 * MS, nonzero_ns=50.0)
+    counted = evidence().add(ops(body, replace(one_hot, thrown_away_ns=0.0)))
+    found = run_rule(find("TD739"), counted)
+    assert isinstance(found, Finding) and found.speedup
+    assert found.speedup.low == 1.0
+    assert found.at_best_ns > 15 * MS
+    assert not found.advisory

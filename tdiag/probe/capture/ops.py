@@ -133,6 +133,7 @@ class OpsCapture(Capture):
         self.never_used.settle()
         if not steps:
             return  # the program ended within the first one
+        self.probe.guard(self.zeros.settle)()
         self.probe.recorder.write(
             "ops",
             steps=steps,
