@@ -17,9 +17,9 @@ the spectrum itself is wanted, choose a window or a crop of such a length.
 
 ## How the gain is computed
 The calls' time, with its backward, divided by how much faster transforms of a near, fast length
-were: the least measured at the low end, the most at the high end. With a device nothing is left at
-the high end: on an H200 a step with transforms of 2,053 instead of 2,048 took 1.63 times as long,
-and its transforms no more than that.
+were: the least measured at the low end, the most at the high end. With a device, high end: nothing
+is left of the kernels. On an H200 a step with transforms of 2,048 instead of 2,053 numbers was
+9.4 ms shorter, and the longer ones had taken 9.7 ms of it.
 
 ## When this advice is wrong
 If the frequencies must be exactly those of this length.
