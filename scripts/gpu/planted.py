@@ -183,7 +183,7 @@ _SEPARATE = """class Net(nn.Module):
             x = F.gelu(layer(x))
         return torch.cat([head(x) for head in self.heads], 1)
 """
-# A code of 256 numbers for each of 512 kinds of rows.
+# A code of WIDTH numbers for each of 512 kinds of rows.
 _CODES = """class Net(nn.Module):
     def __init__(self):
         super().__init__()

@@ -20,7 +20,14 @@ from tdiag.model.kind import Kind
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, held
 from tdiag.rules.call_parts import recorded_ns
-from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, busy_scale, joined_cuts, shortened_cuts
+from tdiag.rules.device_waits import (
+    ISSUING,
+    ISSUING_TAGS,
+    busy_scale,
+    joined_cuts,
+    kernels_ns,
+    shortened_cuts,
+)
 
 WHY = (
     "The device's time is divided among the calls by their estimated work; at the low end theirs"
@@ -48,10 +55,8 @@ def priced_by_device(evidence: Evidence) -> Mapping[type[Kind], Kind]:
     if work is None or device is None:
         raise Abstain("what the device did in forward and in backward was not traced")
     scale = busy_scale(budget, device)
-    forward, backward = (
-        sum(op.device_ns or 0.0 for op in work.ops if op.backward is late) * scale
-        for late in (False, True)
-    )
+    forward = kernels_ns(budget, work, device, lambda op: not op.backward)
+    backward = kernels_ns(budget, work, device, lambda op: op.backward)
     forward = max(0.0, forward - _updating(evidence.get(Kernels)) * scale)
     lines = [x for x in ops.lines if x.phase in BEFORE_BACKWARD]
     whole = sum(x.work_ns for x in lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -18,11 +18,11 @@ from tdiag.evidence.device import (
     SyncLines,
     Syncs,
 )
-from tdiag.evidence.roofline import Roof, Work
+from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.steps import Budget
 from tdiag.model.diagnosis import Measure
 from tdiag.model.place import Place
-from tdiag.rules.base import DATA_WAIT, Gain, bytes_, count, held, ns
+from tdiag.rules.base import DATA_WAIT, Abstain, Gain, bytes_, count, held, ns
 from tdiag.rules.thresholds import LOW_END_FRAC
 
 # Budget components in which the device is idle while the host issues work. Waiting for data and
@@ -54,6 +54,15 @@ def starved_ns(budget: Budget, device: DeviceTime) -> float:
     """Device idle time before kernels that start the moment they are launched, ns per clean step;
     at most the budget's time for issuing work."""
     return min(device.launch_starved_ns * idle_scale(budget, device), held(budget, *ISSUING))
+
+
+def kernels_ns(
+    budget: Budget, work: Work | None, device: DeviceTime | None, mine: Callable[[OpWork], bool]
+) -> float:
+    """What the kernels of these ops take, ns per clean step."""
+    if work is None or device is None:
+        raise Abstain("no device activity was traced")
+    return sum(op.device_ns or 0.0 for op in work.ops if mine(op)) * busy_scale(budget, device)
 
 
 def issuing_cuts(budget: Budget, starved: float, left: float) -> dict[str, float]:

@@ -40,8 +40,8 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import DroppedAt, DroppedGradients
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, where
-from tdiag.rules.device_waits import busy_scale, shortened_cuts
+from tdiag.rules.base import Found, Gain, count, held, ns, where
+from tdiag.rules.device_waits import kernels_ns, shortened_cuts
 from tdiag.rules.examples import at, budget, stack, stacks
 from tdiag.rules.fixed_cost import BACKWARD_WORK
 from tdiag.units import duration, percent
@@ -62,7 +62,8 @@ def check(
     if not lines:
         return None
     if budget.has_device:
-        took = dict.fromkeys(lines, _on_device(budget, work, device))
+        # Of one line it is not known.
+        took = dict.fromkeys(lines, kernels_ns(budget, work, device, lambda op: op.backward))
     else:
         took = {line: _backward_ns(line, budget, stacks) for line in lines}
     worst = max(lines, key=lambda line: took[line] * _share(line))
@@ -111,14 +112,6 @@ def _backward_ns(line: DroppedAt, budget: Budget, stacks: Stacks | None) -> floa
     if line.at is None or line.at.spot not in mine:
         return backward
     return backward * mine[line.at.spot] / sum(mine.values())
-
-
-def _on_device(budget: Budget, work: Work | None, device: DeviceTime | None) -> float:
-    """What all backward passes take on the device, ns per step: of one line it is not known."""
-    if work is None or device is None:
-        raise Abstain("what the device did in backward was not traced")
-    traced = sum(op.device_ns or 0.0 for op in work.ops if op.backward)
-    return traced * busy_scale(budget, device)
 
 
 def _fix(line: DroppedAt, whose: str) -> Fix:

@@ -28,16 +28,16 @@ If the frequencies must be exactly those of this length.
 from __future__ import annotations
 
 from tdiag.evidence.device import DeviceTime
-from tdiag.evidence.roofline import Work
+from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
-from tdiag.rules.base import Abstain, Found, Gain, count, ns, where
+from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.call_parts import part_of_calls
-from tdiag.rules.device_waits import busy_scale, shortened_cuts
+from tdiag.rules.device_waits import kernels_ns, shortened_cuts
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -82,7 +82,8 @@ def check(
     worst, length = part.lines[0].at, part.lines[0].fft_length
     forward, backward = part.ns, part.backward_ns
     if budget.has_device:
-        forward, backward = (_kernels(budget, work, device, late) for late in (False, True))
+        forward = kernels_ns(budget, work, device, lambda x: _transforms(x) and not x.backward)
+        backward = kernels_ns(budget, work, device, lambda x: _transforms(x) and x.backward)
     whole = forward + backward
     fast, prime = next_fast(length), _largest_prime(length)
     return Found(
@@ -112,12 +113,8 @@ def check(
     )
 
 
-def _kernels(budget: Budget, work: Work | None, device: DeviceTime | None, backward: bool) -> float:
-    """Of the transforms, ns per clean step."""
-    if work is None or device is None:
-        raise Abstain("no device activity was traced")
-    mine = [x for x in work.ops if x.name.startswith(TRANSFORM) and x.backward is backward]
-    return sum(x.device_ns or 0.0 for x in mine) * busy_scale(budget, device)
+def _transforms(op: OpWork) -> bool:
+    return op.name.startswith(TRANSFORM)
 
 
 def _on_device(budget: Budget, spent: float) -> Gain:

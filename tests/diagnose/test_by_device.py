@@ -203,7 +203,8 @@ def test_one_call_instead_of_many_has_shorter_kernels(
     found = Found("many", (), Fix("one", "safe"), Gain(0, 6 * MS, "all but one", ("forward",)))
     gain = of_issuing(found, held.add(Work(ops=(product,), calls=9), roof)).gain
     assert gain is not None
-    assert gain.high_cuts.get("gemm") == (None if left is None else pytest.approx(left))
+    for tag in ("gemm", "copy"):  # copies within the device count as computing
+        assert gain.high_cuts.get(tag) == (None if left is None else pytest.approx(left))
     assert ("compute" in gain.components) is (left is not None)
 
 

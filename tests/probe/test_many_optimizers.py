@@ -1,4 +1,4 @@
-"""One optimizer for each tensor, and one that steps more often than the leading one."""
+"""One optimizer for each tensor, and one that takes over from another."""
 
 from __future__ import annotations
 

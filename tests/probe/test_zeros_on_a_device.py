@@ -42,14 +42,20 @@ def test_what_still_exists_is_read_once_for_all_its_products(device: SimpleNames
     assert first.mostly_zero == 2 * TOOK
 
 
-def test_what_is_gone_or_must_not_be_waited_for_is_not_read(device: SimpleNamespace) -> None:
-    gone, kept = line(), line()
-    watch, near = zeros.Zeros(), torch.zeros(256, 256)
+@pytest.mark.parametrize(("exists", "mode", "read"), [(True, 0, 1), (False, 0, 0), (True, 2, 0)])
+def test_what_is_gone_or_must_not_be_waited_for_is_not_read(
+    exists: bool, mode: int, read: int, device: SimpleNamespace
+) -> None:
+    """``mode`` 2: the script wants an error at each wait."""
+    device.mode = mode
+    watch, mine = zeros.Zeros(), line()
+    near, dense = torch.zeros(256, 256), torch.ones(256, 256)
     near[0, 0] = 1.0
-    watch.seen("matmul", (near.clone(), near), {}, near, gone, TOOK)
-    device.mode = 2  # the script wants an error at each wait
+    watch.seen("matmul", (near, dense), {}, dense, mine, TOOK)
+    if not exists:
+        del near
     watch.settle()
-    assert gone.mostly_zero == kept.mostly_zero == 0
+    assert mine.mostly_zero == read * TOOK
 
 
 def test_one_hot_vectors_are_known_unread(device: SimpleNamespace) -> None:

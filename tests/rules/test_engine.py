@@ -126,6 +126,16 @@ def test_at_best_the_rest_of_a_step_has_the_machine_to_itself_and_nobody_watches
     assert found.at_best_ns == pytest.approx(at_best_ms * MS)
 
 
+def test_where_the_host_keeps_a_device_waiting_the_rest_is_that_of_another_run() -> None:
+    """Half of the step goes. Of the other half no cache is freed, but the hooks go."""
+    for launch_ms, left in ((40, 50.0), (60, 50 * (1 - RUNS_DIFFER_FRAC) - 0.04)):
+        step = budget(device=True, launch=launch_ms, compute=100 - launch_ms)
+        won = winning(0, 50, "launch", "compute")
+        found = only(run_rule(rule("TD900", won), Evidence().add(step)))
+        assert found.speedup is not None
+        assert found.speedup.high == pytest.approx(100 / left, abs=0.001)
+
+
 def rest_at_best(step_ms: float, gone_ms: float, error_ms: float = 0.0) -> float:
     """What is freed, what two runs differ by and the sampling error, in quadrature; the hooks."""
     rest = step_ms - gone_ms

@@ -27,7 +27,7 @@ WHOLE = {"einsum", "mul", "__mul__", "__rmul__", "conv_transpose1d", "conv_trans
 # time of a dense one (rules/td739_mostly_zeros.py).
 MOST_NONZERO = 0.02
 MOST_WRITTEN = 0.5  # half may be one of two parts
-CONVERSIONS = {"to", "type", "type_as", "float", "half", "bfloat16", "double"}
+CASTS = {"to", "type", "type_as", "float", "half", "bfloat16", "double"}
 MOST_UNREAD, MOST_READ = 256, 8  # operands on a device
 
 
@@ -50,7 +50,7 @@ class Zeros:
             return
         if name == "one_hot":
             self.classes.keep(result, result.shape[-1])
-        elif name in CONVERSIONS and args and (classes := self.classes.get(args[0])):
+        elif name in CASTS and args and (classes := self.classes.get(args[0])):
             self.classes.keep(result, classes)
         if took < LONG_NS or name not in MATRIX | CONVOLUTIONS | WHOLE:
             return
