@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu import models
 from gpu.programs import TAKE_TURN
 
 # The frame of the planted trainings. `{marks}` stand for what a fault and its fix differ in.
@@ -83,179 +84,6 @@ class Planted:
 _HEADS = "q = x.view(-1, 512, 8, 256).transpose(1, 2)"
 _JOINED = ".transpose(1, 2).reshape(x.shape)"
 
-# Other models in place of `Net`, of a batch of WIDTH numbers each.
-_CONVOLUTIONS = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Conv2d(128, 128, 3, padding=1) for _ in range(8))
-    def forward(self, x):
-        x = x.view(-1, 128, 16, 16)
-        for layer in self.layers:
-            x = F.relu(layer(x))
-        return x
-"""
-_NORMED = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias={bias}) for _ in range(8))
-        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(8))
-    def forward(self, x):
-        for layer, norm in zip(self.layers, self.norms):
-            x = F.relu(norm(layer(x)))
-        return x
-"""
-_LOOKS_UP = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding({rows}, 256, padding_idx=0)
-        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(8))
-    def forward(self, x):
-        tokens = 1 + (x[:, :256].abs() * 1000).long() % ({rows} - 1)
-        {shorter}
-        y = self.table(tokens)
-        for layer in self.layers:
-            y = F.gelu(layer(y))
-        return y
-"""
-# A sequence that each pass through the model makes longer, from the whole of it or its last row.
-_PREDICTS = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
-    def forward(self, x):
-        rows = x.unsqueeze(1)
-        for _ in range(16):
-            y = rows{last}
-            for layer in self.layers:
-                y = F.gelu(layer(y))
-            rows = torch.cat([rows, y[:, -1:]], 1)
-        return rows
-"""
-# Rows are mixed by a constant matrix.
-_CONSTANT = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8))
-        self.register_buffer("fixed", torch.randn(16384, 4096) / 64)
-        {before}
-    def forward(self, x):
-        {each}
-        for layer in self.layers[:4]:
-            x = F.gelu(layer(x))
-        x = made @ x
-        for layer in self.layers[4:]:
-            x = F.gelu(layer(x))
-        return x
-"""
-# Frozen layers with factors of rank 16.
-_FACTORED = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH).requires_grad_(False) for _ in range(8))
-        self.a = nn.ParameterList(torch.randn(16, WIDTH) / 50 for _ in range(8))
-        self.b = nn.ParameterList(torch.randn(WIDTH, 16) / 50 for _ in range(8))
-    def forward(self, x):
-        for layer, a, b in zip(self.layers, self.a, self.b):
-            x = F.gelu({applied})
-        return x
-"""
-# Rows of 64 numbers, each multiplied with one of eight matrices.
-_BY_KIND = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weights = nn.ParameterList(torch.randn(8, 64, 64) / 8 for _ in range(4))
-    def forward(self, x):
-        x = x.reshape(-1, 64)
-        rows = torch.arange(len(x), device=device)
-        kind = rows % 8
-        for weight in self.weights:
-            x = F.gelu({picked})
-        return x
-"""
-# Sixty-four layers of four outputs, or one of all.
-_SEPARATE = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-        self.heads = nn.ModuleList(nn.Linear(WIDTH, 4 * {wide}) for _ in range(64 // {wide}))
-    def forward(self, x):
-        for layer in self.layers:
-            x = F.gelu(layer(x))
-        return torch.cat([head(x) for head in self.heads], 1)
-"""
-# A code of WIDTH numbers for each of 512 kinds of rows.
-_CODES = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
-        codes = torch.randn(512, WIDTH) / 50
-        self.codes = {kept}
-    def forward(self, x):
-        codes = {joined}
-        x = x + codes[torch.arange(len(x), device=device) % 512]
-        for layer in self.layers:
-            x = F.gelu(layer(x))
-        return x
-"""
-# A field of three coordinates, and what its derivatives must be.
-_FIELD = """class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        widths = [3] + [256] * 6 + [1]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
-    def forward(self, x):
-        coordinates = [x[:, n:n + 1].requires_grad_() for n in range(3)]
-        u = torch.cat(coordinates, 1)
-        for layer in self.layers:
-            u = torch.tanh(layer(u))
-        {derived}
-        return torch.cat(found, 1)
-"""
-_DERIVED = {
-    "in separate calls":
-        "found = [torch.autograd.grad(u.sum(), x, create_graph=True)[0] for x in coordinates]",
-    "in one call": "found = torch.autograd.grad(u.sum(), coordinates, create_graph=True)",
-    "of each element":
-        "found = [torch.cat([torch.autograd.grad(u[i, 0], coordinates[0],"
-        " create_graph=True)[0][i:i + 1] for i in range(len(x))])]",
-    "of their sum": "found = [torch.autograd.grad(u.sum(), coordinates[0], create_graph=True)[0]]",
-}  # fmt: skip
-_EACH_ITS_OWN = """class Each:
-    def __init__(self, parameters):
-        self.all = [torch.optim.AdamW([p], lr=1e-5, fused=True) for p in parameters]
-    def zero_grad(self):
-        for one in self.all: one.zero_grad()
-    def step(self):
-        for one in self.all: one.step()
-"""
-# A second model, which learns from what the first one makes.
-_CRITIC = """critic = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4))).to(device)
-learns = torch.optim.AdamW(critic.parameters(), lr=1e-5, fused=True)
-"""
-_JUDGED = """
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        judged = critic({}).float().square().mean()
-    judged.backward()
-    learns.step()
-    learns.zero_grad()
-"""
-_NEIGHBOURS = """
-neighbour = torch.randint(0, 16384, (16384,), device=device)
-adjacency = F.one_hot(neighbour, 16384).to(torch.bfloat16)
-"""
-# Compiled before the program has its turn.
-_COMPILED = """def compiled(net):
-    net = torch.compile(net.to(device))
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        net(torch.randn(16384, WIDTH, device=device)).float().square().mean().backward()
-    net.zero_grad()
-    return net
-Net = (lambda N: lambda: compiled(N()))(Net)
-"""
-_AS_ONE_GRAPH = _COMPILED.replace("16384", "4").replace(
-    "net.to(device)", "net.to(device), mode='reduce-overhead'"
-)
-_LAST = "Net = (lambda N: lambda: N().to(memory_format=torch.channels_last))(Net)"
 # TD606 wins samples and not steps, TD612 needs heat, TD806 a device that others leave empty: these
 # have injected runs only (tests/simulated).
 PLANTED = (
@@ -306,7 +134,7 @@ PLANTED = (
     Planted(
         "TD604", "compute",
         fault={"forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
-        fix={"setup": _COMPILED,
+        fix={"setup": models.COMPILED,
              "forward": "for _ in range(12): x = torch.tanh(x) * 1.01 + 0.01"},
     ),
     Planted(
@@ -316,20 +144,21 @@ PLANTED = (
     ),
     Planted(
         "TD602", None,
-        fault={"setup": _CONVOLUTIONS, "batch": "8192"},
-        fix={"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "8192"},
+        fault={"setup": models.CONVOLUTIONS, "batch": "8192"},
+        fix={"setup": models.CONVOLUTIONS + "torch.backends.cudnn.benchmark = True",
+             "batch": "8192"},
         line="x = F.relu(layer(x))",
     ),
     Planted(
         "TD603", None,
-        fault={"setup": _CONVOLUTIONS, "batch": "8192"},
-        fix={"setup": _CONVOLUTIONS + _LAST, "batch": "8192"},
+        fault={"setup": models.CONVOLUTIONS, "batch": "8192"},
+        fix={"setup": models.CONVOLUTIONS + models.LAST, "batch": "8192"},
         line="x = F.relu(layer(x))",
     ),
     Planted(
         "TD607", None, line="x = F.relu(norm(layer(x)))",
-        fault={"setup": _NORMED.format(bias=True)},
-        fix={"setup": _NORMED.format(bias=False)},
+        fault={"setup": models.NORMED.format(bias=True)},
+        fix={"setup": models.NORMED.format(bias=False)},
     ),
     Planted("TD609", None, fault={"setup": "WIDTH = 2047"}, fix={}),
     Planted(
@@ -339,14 +168,14 @@ PLANTED = (
     ),
     Planted(
         "TD611", None, line="self.table(tokens)",
-        fault={"setup": _LOOKS_UP.format(rows=2_000_000, shorter="pass"), "batch": "64"},
-        fix={"setup": _LOOKS_UP.format(rows=1_000, shorter="pass"), "batch": "64"},
+        fault={"setup": models.LOOKS_UP.format(rows=2_000_000, shorter="pass"), "batch": "64"},
+        fix={"setup": models.LOOKS_UP.format(rows=1_000, shorter="pass"), "batch": "64"},
     ),
     Planted(
         "TD613", None, line="self.table(tokens)",
-        fault={"setup": _LOOKS_UP.format(rows=1_000, shorter="tokens[:, 64:] = 0"),
+        fault={"setup": models.LOOKS_UP.format(rows=1_000, shorter="tokens[:, 64:] = 0"),
                "batch": "2048"},
-        fix={"setup": _LOOKS_UP.format(rows=1_000, shorter="tokens = tokens[:, :64]"),
+        fix={"setup": models.LOOKS_UP.format(rows=1_000, shorter="tokens = tokens[:, :64]"),
              "batch": "2048"},
     ),
     Planted(
@@ -358,7 +187,7 @@ PLANTED = (
     ),
     Planted(
         "TD701", "overhead",
-        fault={"batch": "4"}, fix={"batch": "4", "setup": _AS_ONE_GRAPH},
+        fault={"batch": "4"}, fix={"batch": "4", "setup": models.AS_ONE_GRAPH},
     ),
     Planted(
         "TD702", None,
@@ -366,14 +195,14 @@ PLANTED = (
     ),
     Planted(
         "TD719", "overhead", line="torch.cat([head(x)",
-        fault={"batch": "256", "setup": _SEPARATE.format(wide=1)},
-        fix={"batch": "256", "setup": _SEPARATE.format(wide=64)},
+        fault={"batch": "256", "setup": models.SEPARATE.format(wide=1)},
+        fix={"batch": "256", "setup": models.SEPARATE.format(wide=64)},
     ),
     Planted(
         "TD720", "compute", line="made = self.fixed",
-        fault={"setup": _CONSTANT.format(
+        fault={"setup": models.CONSTANT.format(
             before="", each="made = self.fixed @ self.fixed.T / 100")},
-        fix={"setup": _CONSTANT.format(
+        fix={"setup": models.CONSTANT.format(
             before="self.register_buffer('made', self.fixed @ self.fixed.T / 100)",
             each="made = self.made")},
     ),
@@ -396,22 +225,22 @@ PLANTED = (
     ),
     Planted(
         "TD729", None, line="torch.autograd.grad(u[i, 0]",
-        fault={"batch": "32", "setup": _FIELD.format(derived=_DERIVED["of each element"])},
-        fix={"batch": "32", "setup": _FIELD.format(derived=_DERIVED["of their sum"])},
+        fault={"batch": "32", "setup": models.field("of each element")},
+        fix={"batch": "32", "setup": models.field("of their sum")},
     ),
     Planted(
         "TD732", "compute", line="judged.backward()",
-        fault={"setup": _CRITIC, "after": _JUDGED.format("model(batch)")},
-        fix={"setup": _CRITIC, "after": _JUDGED.format("model(batch).detach()")},
+        fault={"setup": models.CRITIC, "after": models.JUDGED.format("model(batch)")},
+        fix={"setup": models.CRITIC, "after": models.JUDGED.format("model(batch).detach()")},
     ),
     Planted(
         "TD733", "compute", line="y = F.gelu(layer(y))",
-        fault={"batch": "2048", "setup": _PREDICTS.format(last="")},
-        fix={"batch": "2048", "setup": _PREDICTS.format(last="[:, -1:]")},
+        fault={"batch": "2048", "setup": models.PREDICTS.format(last="")},
+        fix={"batch": "2048", "setup": models.PREDICTS.format(last="[:, -1:]")},
     ),
     Planted(
         "TD736", "overhead", line="torch.optim.AdamW([p]",
-        fault={"batch": "64", "setup": _EACH_ITS_OWN,
+        fault={"batch": "64", "setup": models.EACH_ITS_OWN,
                "optimizer": "Each(model.parameters())"},
         fix={"batch": "64"},
     ),
@@ -422,21 +251,21 @@ PLANTED = (
     ),
     Planted(
         "TD738", None, line="codes = torch.stack",
-        fault={"batch": "2048", "setup": _CODES.format(
+        fault={"batch": "2048", "setup": models.CODES.format(
             kept="nn.ParameterList(list(codes))", joined="torch.stack(list(self.codes))")},
-        fix={"batch": "2048", "setup": _CODES.format(
+        fix={"batch": "2048", "setup": models.CODES.format(
             kept="nn.Parameter(codes)", joined="self.codes")},
     ),
     Planted(
         "TD739", "compute", line="adjacency @ x",
-        fault={"setup": _NEIGHBOURS, "forward": "x = adjacency @ x"},
-        fix={"setup": _NEIGHBOURS, "forward": "x = x.index_select(0, neighbour)"},
+        fault={"setup": models.NEIGHBOURS, "forward": "x = adjacency @ x"},
+        fix={"setup": models.NEIGHBOURS, "forward": "x = x.index_select(0, neighbour)"},
     ),
     Planted(
         "TD741", None, line="F.linear(x, layer.weight",
-        fault={"batch": "4096", "setup": _FACTORED.format(
+        fault={"batch": "4096", "setup": models.FACTORED.format(
             applied="F.linear(x, layer.weight + b @ a, layer.bias)")},
-        fix={"batch": "4096", "setup": _FACTORED.format(
+        fix={"batch": "4096", "setup": models.FACTORED.format(
             applied="layer(x) + x @ a.T @ b.T")},
     ),
     Planted(
@@ -446,14 +275,14 @@ PLANTED = (
     ),
     Planted(
         "TD745", None, line="weight[kind]",
-        fault={"batch": "1024", "setup": _BY_KIND.format(
+        fault={"batch": "1024", "setup": models.BY_KIND.format(
             picked="(x.unsqueeze(1) @ weight[kind]).squeeze(1)")},
-        fix={"batch": "1024", "setup": _BY_KIND.format(picked="(x @ weight)[kind, rows]")},
+        fix={"batch": "1024", "setup": models.BY_KIND.format(picked="(x @ weight)[kind, rows]")},
     ),
     Planted(
         "TD747", None, line="torch.autograd.grad(u.sum(), x,",
-        fault={"setup": _FIELD.format(derived=_DERIVED["in separate calls"])},
-        fix={"setup": _FIELD.format(derived=_DERIVED["in one call"])},
+        fault={"setup": models.field("in separate calls")},
+        fix={"setup": models.field("in one call")},
     ),
     Planted(
         "TD750", None, line="torch.tanh(parts[:, t])",
@@ -488,13 +317,13 @@ TRIED: tuple[tuple[str, dict[str, str], dict[str, str]], ...] = (
     ),
     (
         "torch.cudnn_benchmark",
-        {"setup": _CONVOLUTIONS, "batch": "8192"},
-        {"setup": _CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "8192"},
+        {"setup": models.CONVOLUTIONS, "batch": "8192"},
+        {"setup": models.CONVOLUTIONS + "torch.backends.cudnn.benchmark = True", "batch": "8192"},
     ),
     (
         "model.channels_last",
-        {"setup": _CONVOLUTIONS, "batch": "8192"},
-        {"setup": _CONVOLUTIONS + _LAST, "batch": "8192"},
+        {"setup": models.CONVOLUTIONS, "batch": "8192"},
+        {"setup": models.CONVOLUTIONS + models.LAST, "batch": "8192"},
     ),
     ("ceiling.reads", {"batch": "512", "forward": _READS}, {"batch": "512"}),
 )  # fmt: skip
