@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from constants import Figures, interleaved, measures, times_as_fast
+from constants.calls import CALLS, plain
 from tdiag.evidence.training import Optimizer
 from tdiag.rules import sgd as rule
 from tdiag.rules.examples import optimizers
@@ -143,6 +144,29 @@ def foreach() -> Figures:
     for tensors, numbers in SMALL:
         figures[f"SGD, {tensors} × {numbers}"] = times_as_fast(*_sgd_by_hand(tensors, numbers))
         figures[f"Adam, {tensors} × {numbers}"] = times_as_fast(*_adam_by_hand(tensors, numbers))
+    return figures
+
+
+GROUPED: dict[str, Callable[..., Any]] = {
+    "fused AdamW": partial(torch.optim.AdamW, fused=True),
+    "foreach AdamW": partial(torch.optim.AdamW, foreach=True),
+    "SGD with momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+}
+
+
+@measures(td751_groups_of_one_tensor__CALLS_OF_GROUP="least")
+def groups() -> Figures:
+    """A further parameter group of one tensor, in calls of ``torch.add`` on one number."""
+    figures = {}
+    for name, make in GROUPED.items():
+        for tensors, numbers in SMALL:
+            made, others = parameters(tensors, numbers), parameters(tensors, numbers)
+            apart, joined, call = interleaved(
+                make([{"params": [p]} for p in made]).step, make(others).step, plain()
+            )
+            figures[f"{name}, {tensors} × {numbers}"] = (
+                (apart - joined) / (tensors - 1) / (call / CALLS)
+            )
     return figures
 
 

@@ -10,9 +10,11 @@ from tdiag.evidence.feeding import Loader, Loaders
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases, Steps, component_of
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import known_to
+from tdiag.rules.evaluation import gathers
+from tdiag.rules.feed import batches_per_step
 from tdiag.rules.loop_lines import AFTER, BEFORE, beside_the_step, reads_value
 from tdiag.rules.thresholds import HEALTHY_COMPUTE_FRAC, MIN_SAMPLES
 
@@ -92,7 +94,9 @@ def _made_again(host: Mapping[str, float], step_ns: int, evidence: Evidence) -> 
     """What an epoch makes again before its first batch follows the evaluation of the last one,
     from which no mark separates it. Lines above the forward do not evaluate: what samples give them
     beyond the time before the forward and after the step moves from evaluation to ``other``, if it
-    is most of it."""
+    is most of it. An agent that acts gathers its data there: that is all left where it is."""
+    if gathers(evidence.get(Phases), evidence.get(Calls), evidence.get(CallTrees)):
+        return host
     stacks = evidence.get(Stacks)
     waits = evidence.get(Device) is not None  # a sampled line may wait for the device
     if not host.get("evaluation") or waits or stacks is None or stacks.samples < MIN_SAMPLES:
@@ -157,18 +161,23 @@ def _idle_waiting(idle: float, likely: float, clean_wait: float, other: float) -
 def _split_wait(
     host: Mapping[str, float], phases: Phases, loaders: Loaders | None
 ) -> dict[str, float]:
-    """Splits data wait into io and cpu, by what the training loader's fetches did."""
+    """Splits data wait into io and cpu, by what the training loader's fetches did, if these take
+    long enough for it."""
     parts = dict(host)
     train = loaders.train() if loaders else None
     blocked = _blocked_share(train) if train else None
     wait = parts.pop("data_wait", 0.0)
     starting = min(wait, starting_workers(phases, train))
-    if blocked is None:
+    if blocked is None or train is None:
         return parts | ({"data_wait": wait} if wait else {})
+    fetched = wait - starting
+    fetch = batches_per_step(phases, train) * ((train.load_ns or 0.0) + (train.collate_ns or 0.0))
+    if fetch < MAJORITY_FRAC * fetched:
+        fetched = fetch  # the rest waits for the sampler, or for batches to be handed over
     split = {
-        "data_wait_io": (wait - starting) * blocked,
-        "data_wait_cpu": (wait - starting) * (1 - blocked),
-        "data_wait": starting,
+        "data_wait_io": fetched * blocked,
+        "data_wait_cpu": fetched * (1 - blocked),
+        "data_wait": wait - fetched,
     }
     return parts | {name: ns for name, ns in split.items() if ns > 0}
 

@@ -281,8 +281,8 @@ def _from_budget(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     if prepared and unknown["prepare"]:
         costs.add(prepared, unknown.pop("prepare"))
         phases = evidence.get(Phases)
-        # Threads that make batches, and lines that wait for files, were seen.
-        if prepared != "io" and (phases is None or not phases.made_beside):
+        # Threads that make batches, lines that wait for files, and environments were seen.
+        if prepared == "cpu" and (phases is None or not phases.made_beside):
             costs.guessed.add(prepared)
     if evidence.get(Steps) is None:
         unknown["unattributed"] = 0.0  # a bare trace is judged only by what it contains

@@ -15,7 +15,7 @@ from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
-from tdiag.rules.base import same_function
+from tdiag.rules.base import NOISE_FLOOR_FRAC, same_function
 from tdiag.rules.epochs import between_epochs, epochs_place
 from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, moves_memory
 from tdiag.rules.hooks import observing
@@ -31,7 +31,7 @@ def classes_of_lines(evidence: Evidence, budget: Budget) -> dict[Spot, str]:
     logging = logging_spots(stacks) | {line.at.spot for line in described(stacks, ops, trees)}
     logging |= observing(ops, trees)
     return {
-        **dict.fromkeys(_moving(evidence), "memory"),
+        **dict.fromkeys(_moving(evidence, budget), "memory"),
         **dict.fromkeys(_made_again(budget, stacks, ops, trees, evidence.get(Modules)), "cpu"),
         **dict.fromkeys(of_the_loss(stacks, ops, trees), "python_loss"),
         **dict.fromkeys(logging, "logging"),
@@ -73,7 +73,9 @@ def _made_again(
     return {line.at.spot for line in lines} | ({place.spot} if place else set())
 
 
-def _moving(evidence: Evidence) -> set[Spot]:
+def _moving(evidence: Evidence, budget: Budget) -> set[Spot]:
+    """Lines that take too little of the step for a finding are left out: a finding there is about
+    what they call, such as a join of what a function returned."""
     ops, dispatch = evidence.get(Ops), evidence.get(Dispatch)
     if ops is None or dispatch is None:
         return set()
@@ -81,7 +83,9 @@ def _moving(evidence: Evidence) -> set[Spot]:
     return {
         line.at.spot
         for line in ops.lines
-        if moves_memory(line, dispatch) and not _few_bytes(line, work, roof)
+        if line.elapsed_ns >= NOISE_FLOOR_FRAC * budget.step_ns
+        and moves_memory(line, dispatch)
+        and not _few_bytes(line, work, roof)
     }
 
 

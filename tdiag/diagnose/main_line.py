@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tdiag.diagnose.sampled_lines import preparing_line
+from tdiag.diagnose.sampled_lines import OUTSIDE, preparing_line
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, phase_of_component
@@ -21,9 +21,6 @@ from tdiag.rules.fetch_lines import FETCH_SAMPLES, fetch_measure, top_fetch_line
 from tdiag.rules.loop_lines import phase_of
 from tdiag.rules.thresholds import MIN_SAMPLES
 from tdiag.units import percent
-
-# Phases that the budget does not count as work of the step.
-_UNEXPLAINED = ("", "prepare", "after_step")
 
 
 def unexplained_place(evidence: Evidence, component: str) -> str:
@@ -48,7 +45,7 @@ def sampled_there(evidence: Evidence, component: str) -> str:
         return "the cause is unknown"
     phase = phase_of_component(component)
     there = [x for x in stacks.training if phase_of(x, ops) == phase]
-    top = _top(there or [x for x in stacks.training if phase_of(x, ops) in _UNEXPLAINED])
+    top = _top(there or [x for x in stacks.training if phase_of(x, ops) in OUTSIDE])
     return f"most samples:{named(top)}" if top else "the cause is unknown"
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from tdiag.diagnose.sampled_lines import above
 from tdiag.evidence.device import DeviceTime
 from tdiag.evidence.machine import Environment
+from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Calls
+from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, held
+from tdiag.rules.environments import stepping
 from tdiag.rules.evaluation import acts
 from tdiag.rules.files_by_hand import file_lines
 
@@ -34,10 +36,10 @@ def in_preparing(finding: Finding, evidence: Evidence, budget: Budget, on_batch:
 def prepared_by(evidence: Evidence) -> str:
     """The class of making batches by hand, without a DataLoader; "" if unknown.
 
-    Between two calls of an agent that draws actions it is a rollout. If it is mostly CPU time, of
-    any thread: preprocessing. If it is mostly waiting, at lines that work with files: storage.
-    Otherwise, or if no trace shows when the device was idle: copying, waiting for a core or for the
-    device, which the evidence here cannot separate.
+    Between two calls of an agent that draws actions, or mostly in an environment, it is a rollout.
+    If it is mostly CPU time, of any thread: preprocessing. If it is mostly waiting, at lines that
+    work with files: storage. Otherwise, or if no trace shows when the device was idle: copying,
+    waiting for a core or for the device, which the evidence here cannot separate.
     """
     phases, environment = evidence.get(Phases), evidence.get(Environment)
     if phases is None or environment is None:
@@ -48,8 +50,17 @@ def prepared_by(evidence: Evidence) -> str:
         return ""
     if phases.rolls_out and acts(evidence.get(Flags), evidence.get(Calls)):
         return "rollout"
+    if _steps_an_environment(evidence, phases):
+        return "rollout"
     wall, cpu = (times.get("prepare", 0.0) for times in (phases.wall_ns, phases.cpu_ns))
     beside = phases.made_beside and environment.device == "cpu"
     if cpu > MAJORITY_FRAC * wall or beside:
         return "cpu"
     return "io" if phases.prepare_waits and file_lines(above(evidence)) else ""
+
+
+def _steps_an_environment(evidence: Evidence, phases: Phases) -> bool:
+    """Whether samples put as much time as most of that before the forward into an environment."""
+    seen = evidence.get(Flags), evidence.get(Stacks), evidence.get(CallTrees), evidence.get(Ops)
+    before = phases.wall_ns.get("prepare", 0.0) / max(1.0, sum(phases.wall_ns.values()))
+    return sum(line.self_frac for line in stepping(*seen)) > MAJORITY_FRAC * before

@@ -10,13 +10,14 @@ from tdiag.model.place import Place
 # Modules that write logs, as they appear in the innermost frame of a sample.
 WRITERS = re.compile(
     r"(?<![\w-])(tqdm/|wandb/|mlflow/|neptune/|comet_ml/|aim/|rich/|loguru/"
-    r"|logging/__init__|logging/handlers|json/encoder|json/__init__)|tensorboard"
+    r"|logging/__init__|logging/handlers)|tensorboard"
     r"|(_encode_tile|_save|save) \(PIL/"  # a picture, outside loading
 )
-# Calls that write. No sampled frame names built-in ones, so the text of the line is matched.
+# Calls that write. No sampled frame names built-in ones, so the text of the line is matched. Text
+# made in memory (`json.dumps`) is a log only if something writes it: it may be a message.
 WRITES = re.compile(
     r"\b_?log(ger)?\.(debug|info|warn(ing)?|error|exception|critical)\(|"
-    r"\bprint\(|\bjson\.dump|\.writerows?\(|\.write\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
+    r"\bprint\(|\bjson\.dump\(|\.writerows?\(|\.write(_text)?\(|\.flush\(|\bfsync\(|\.savefig\(|\blogger\.|\blogging\."
     r"|\.add_(scalars?|histogram|image|figure)\(|\.set_postfix\(|\bwandb\.log\(|\.commit\("
     r"|\.(to|write)_(csv|json|ndjson|parquet|feather|excel|sql|hdf)\(|\bsavetxt\("  # tables
 )

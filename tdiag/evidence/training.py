@@ -14,7 +14,8 @@ class Module(Kind, frozen=True, kw_only=True):
     ``trained_at``, ``evaluated_at``: the user's lines that first called it in training mode with
     gradients recorded, and otherwise. ``unused_gradients``: how many of its ``parameters`` have a
     gradient although no optimizer updates them, and neither does the script by hand;
-    ``unused_with_state``: how many of these an optimizer has all the same, at a learning rate of 0.
+    ``unused_with_state``: how many of these an optimizer has all the same, at a learning rate of 0;
+    ``unused_within``: the name of the part that has them all and no others, "" if itself.
     ``frozen_by_name``: the module in it whose `requires_grad` was set to False as a plain
     attribute, which freezes nothing; empty if none."""
 
@@ -28,6 +29,7 @@ class Module(Kind, frozen=True, kw_only=True):
     trained_at: Place | None = None
     unused_gradients: int = 0
     unused_with_state: int = 0
+    unused_within: str = ""
     frozen_by_name: str = ""
 
 
@@ -36,12 +38,15 @@ class Modules(Kind, frozen=True, kw_only=True):
 
 
 class Optimizer(Kind, frozen=True, kw_only=True):
-    """One optimizer that stepped. ``config``: the scalar entries of its first param group."""
+    """One optimizer that stepped. ``config``: the scalar entries of its first param group.
+    ``settings``: how many of its ``groups`` have different ones."""
 
     name: str
     created_at: Place | None
     tensors: int  # parameter tensors it updates
     config: dict[str, float | int | bool | str | None]
+    groups: int = 1
+    settings: int = 1
     # The learning rate of a group differed between two readings; None = fewer than two readings.
     lr_changed: bool | None = None
     rates: tuple[float, ...] = ()  # of its first group, one per reading, first to last

@@ -263,7 +263,7 @@ class Boundary:
         tensors = sum(len(group["params"]) for group in optimizer.param_groups)
         self.probe.recorder.write(
             "optimizer", id=number, name=type(optimizer).__name__, at=at, tensors=tensors,
-            config=facts.config_of(optimizer),
+            config=facts.config_of(optimizer), **facts.groups_of(optimizer),
         )  # fmt: skip
 
     # --- backward ---------------------------------------------------------------------------

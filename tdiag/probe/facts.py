@@ -172,12 +172,21 @@ def profiler_is_on() -> bool:
 
 def config_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """The scalar entries of the first parameter group."""
-    group = optimizer.param_groups[0]
+    return _settings(optimizer.param_groups[0])
+
+
+def groups_of(optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """How many parameter groups it has, and how many different settings these have."""
+    groups = optimizer.param_groups
+    return {"groups": len(groups), "settings": len({repr(_settings(x)) for x in groups})}
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value.item() if isinstance(value, torch.Tensor) and value.device.type == "cpu" else
         value if isinstance(value, (int, float, bool, str, type(None))) else str(value)[:80]
         for key, value in group.items()
-        if key != "params"
+        if key not in ("params", "param_names")
     }  # fmt: skip
 
 

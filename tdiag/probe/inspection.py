@@ -173,10 +173,11 @@ class Inspection:
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         return {id(p) for group in groups for p in group["params"] if p.requires_grad}
 
-    def _unused_gradients(self, optimizers: list[Any]) -> list[tuple[int, int, int]]:
-        """``[module, numbers, of them with state]``, for each module the numbers in parameters that
-        have a gradient and that no optimizer updates: they belong to none, or their group's
-        learning rate is 0; the latter are those whose state an optimizer still updates. Left
+    def _unused_gradients(self, optimizers: list[Any]) -> list[tuple[int, int, int, str]]:
+        """``[module, numbers, of them with state, within]``, for each module the numbers in
+        parameters that have a gradient and that no optimizer updates: they belong to none, or their
+        group's learning rate is 0; the latter are those whose state an optimizer still updates.
+        ``within``: the part of the module that has them all and no others, "" if itself. Left
         out: gradients that stay as they are (of an earlier training), parameters that a script
         may update by hand (their values change, and something clears their gradients), those that
         did not exist at the last look, and 16-bit parameters and parameters if none of the
@@ -197,7 +198,8 @@ class Inspection:
             by_script = values != before and not self._never_cleared(number, mine)
             if mine and gradients != old and not by_script:
                 idle = [p for p in mine if id(p) in theirs]
-                rows.append((number, _numbers(mine), _numbers(idle)))
+                within = _part(self.modules[number](), mine)
+                rows.append((number, _numbers(mine), _numbers(idle), within))
             self.without_optimizer[number] = values, gradients
         return rows
 
@@ -300,6 +302,17 @@ def _has_gradient(parameter: Any) -> bool:
         and parameter.numel() > 0
         and parameter.dtype in (torch.float32, torch.float64)
     )
+
+
+def _part(module: Any, parameters: list[Any]) -> str:
+    """The name of the largest module within this one that has all these parameters and no other
+    that gets gradients; "" if that is the module itself, or if there is none."""
+    theirs = {id(p) for p in parameters}
+    for name, part in module.named_modules():
+        graded = {id(p) for p in part.parameters() if p.grad is not None}
+        if graded == theirs:
+            return str(name)
+    return ""
 
 
 def _rates(optimizer: Any) -> list[float | None]:

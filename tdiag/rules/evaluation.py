@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Phases, StepHistory, Steps
 from tdiag.evidence.torch_ops import Calls
 from tdiag.evidence.training import Flags, Modules, Optimizers
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, where
-from tdiag.rules.thresholds import MIN_SAMPLES
 
 LARGE_FRAC = Threshold(
     0.2,
@@ -93,15 +92,6 @@ def gathers(phases: Phases | None, calls: Calls | None, trees: CallTrees | None)
     if phases is None or phases.eval_evident:
         return False
     return drawn(calls) > 0 or drawing_frac(trees) > 0
-
-
-def stepping(flags: Flags | None, stacks: Stacks | None) -> list[StackLine]:
-    """The lines that step an environment, most samples first: they call the imported library of
-    environments."""
-    library = flags.agent_library if flags else ""
-    if not library or stacks is None or stacks.samples < MIN_SAMPLES:
-        return []
-    return [line for line in stacks.training if line.library == library]
 
 
 def drawn(calls: Calls | None) -> float:

@@ -335,11 +335,11 @@ def feed_of(budget: Budget, loaders: Loaders, phases: Phases | None, system: Sys
     if wall <= 0:
         return None
     times = batches  # how often a fetch's times count
-    if not loader.num_workers:
+    if wall < MAJORITY_FRAC * wait:
+        wait = wall  # the loop waits for something else: the sampler, or batches to be handed over
+    elif not loader.num_workers:
         collected = phases.gc_in_wait_ns if phases else 0.0
-        if wall < MAJORITY_FRAC * wait:
-            wait = wall  # the loop waits for something else, such as the sampler
-        elif MAJORITY_FRAC * wall < wait + collected:
+        if MAJORITY_FRAC * wall < wait + collected:
             # Fetched within the wait: times of all steps, profiled ones too, and with garbage
             # collection, become the clean steps'. Another thread would fetch for much longer.
             times *= min(1.0, wait / wall)

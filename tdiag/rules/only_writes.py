@@ -20,7 +20,7 @@ _LOGS = ("log", "log_dict", "log_metrics", "log_metric", "log_scalar")
 _CONVERTS = {
     "item", "tolist", "numpy", "cpu", "detach", "float", "int", "str", "round", "format", "join",
     "mean", "sum", "sqrt", "min", "max", "abs", "len", "list", "tuple", "dict", "zip", "sorted",
-    "items", "values", "keys",
+    "items", "values", "keys", "dumps", "encode",
 }  # fmt: skip
 _MAKE_CONTAINERS = ("dict", "list", "set", "defaultdict", "OrderedDict", "Counter")
 

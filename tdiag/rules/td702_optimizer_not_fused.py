@@ -47,6 +47,7 @@ from tdiag.rules import sgd
 from tdiag.rules.base import Found, Gain, count, held, ns, text, version, where
 from tdiag.rules.device_waits import busy_scale
 from tdiag.rules.examples import budget, environment, optimizers
+from tdiag.rules.td751_groups_of_one_tensor import mostly_alike
 from tdiag.rules.thresholds import MIN_OPTIMIZER_FRAC
 from tdiag.units import per_step
 
@@ -112,7 +113,9 @@ def check(
 ) -> Found | None:
     if _sparse(tables, optimizers):
         return None
-    slow = [x for x in optimizers.optimizers if _unfused(x, budget.has_device)]
+    # A fused form updates one group at a time: groups of one tensor come first (TD751).
+    joined = (x for x in optimizers.optimizers if not mostly_alike(x))
+    slow = [x for x in joined if _unfused(x, budget.has_device)]
     updating, source = held(budget, "optimizer"), "budget"
     working = _kernels_ns(budget, kernels, device)
     if phases is not None and phases.update_ns is not None and not budget.has_device:

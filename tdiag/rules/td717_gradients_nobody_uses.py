@@ -65,17 +65,19 @@ def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Fo
     updates = 0.0 if budget.has_device else held(budget, "optimizer") * min(1.0, idled)
     updating = f", and {duration(updates)} of the optimizer's time" if updates else ""
     least = "half of the optimizer's part" if updates else "nothing, if these are cheap"
-    at = most.trained_at or most.evaluated_at or most.at
+    places = [x for m in idle for x in (m.trained_at, m.evaluated_at, m.at)]
+    at = _calls(most.unused_within, places) or most.trained_at or most.evaluated_at or most.at
     by_name = next((module.frozen_by_name for module in idle if module.frozen_by_name), "")
     if by_name:
-        at = _attribute_set([x for m in idle for x in (m.trained_at, m.evaluated_at, m.at)]) or at
+        at = _attribute_set(places) or at
     made = {x.created_at for x in optimizers.optimizers} if optimizers else set()
     if updates and len(made) == 1:
         at = made.pop() or at  # which gives them a learning rate of 0
+    frozen = f"{most.name}'s {most.unused_within}" if most.unused_within else most.name
     return Found(
         summary=(
             f"{unused:,} parameters get gradients in every step that no optimizer uses"
-            f" ({percent(share)} of all): {_how_many(most)} of {most.name}{where(at)}."
+            f" ({percent(share)} of all): {_how_many(most)} of {frozen}{where(at)}."
             f"{_misspelt(by_name)}"
         ),
         evidence=(
@@ -84,13 +86,13 @@ def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Fo
             ns("backward", backward, "budget"),
         ),
         fix=Fix(
-            f"If {most.name}{where(at)} should not be trained, freeze it once before training:"
+            f"If {frozen}{where(at)} should not be trained, freeze it once before training:"
             " requires_grad_(False); and if no earlier layer is trained, call it under"
             " torch.no_grad(). If it should be trained, add its parameters to the optimizer, with a"
             " learning rate above 0.",
             "review",
             "model.unused_gradients=off",
-            action=f"Freeze {most.name}, or add its parameters to the optimizer",
+            action=f"Freeze {frozen}, or add its parameters to the optimizer",
             code="frozen.requires_grad_(False)  # a module, once before training",
         ),
         gain=Gain(
@@ -142,7 +144,21 @@ def _attribute_set(places: Sequence[Place | None]) -> Place | None:
 
 
 def _how_many(idle: Module) -> str:
-    return "all" if idle.unused_gradients >= idle.parameters else "some"
+    whole = idle.unused_within or idle.unused_gradients >= idle.parameters
+    return "all" if whole else "some"
+
+
+def _calls(within: str, places: Sequence[Place | None]) -> Place | None:
+    """The first line in one of these places' files that calls the module of this name."""
+    name = within.rpartition(".")[2]
+    for file in dict.fromkeys(place.file for place in places if place is not None and name):
+        tree = tree_of(file)
+        calls = [x for x in ast.walk(tree) if isinstance(x, ast.Call)] if tree else []
+        lines = [x.lineno for x in calls if getattr(x.func, "attr", "") == name]
+        if lines:
+            around = innermost(tree, (ast.FunctionDef, ast.AsyncFunctionDef), min(lines))
+            return Place(file=file, line=min(lines), function=getattr(around, "name", ""))
+    return None
 
 
 def fires() -> Evidence:

@@ -2,9 +2,10 @@
 
 ## What it measures
 How often backward begins (`backward()` or `torch.autograd.grad`) for each update, if a forward pass
-comes before each: at least a dozen times, without a batch of a DataLoader for each. Whether these
-passes do enough work: their time, and that of calls made as often beside them, against the fixed
-cost of their torch calls and the least time that this machine needs for their work.
+comes before each: at least a dozen times, or four times if each pass takes a single sample, without
+a batch of a DataLoader for each. Whether these passes do enough work: their time, and that of calls
+made as often beside them, against the fixed cost of their torch calls and the least time that this
+machine needs for their work.
 
 ## Why it is slow
 Python, dispatch and autograd's bookkeeping cost the same for one sample as for a batch. With 24
@@ -34,7 +35,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Optimizers
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.examples import budget, op_line, ops, phases
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, best_ns, cost_of
@@ -51,6 +52,11 @@ BY_ISSUE = True
 
 # Its step calls the closure, forward and backward, again and again: each needs the one before.
 SEARCHING = "LBFGS"
+MIN_SINGLES = Threshold(
+    4,
+    "passes of single samples",
+    "Heuristic: an update of several nets, such as an actor and two critics, has a pass for each.",
+)
 
 
 def check(
@@ -67,9 +73,11 @@ def check(
     forward, passes = (phases.counts.get(name, 0.0) for name in ("forward", "backward"))
     each = max(passes / max(1.0, phases.counts.get("optimizer", 0.0)), phases.grad_calls)
     fed = sum(phases.batches.values())
-    if each < MIN_MODEL_CALLS or passes >= AGAIN * forward or fed > MAJORITY_FRAC * each:
+    if each < MIN_SINGLES or passes >= AGAIN * forward or fed > MAJORITY_FRAC * each:
         return None
     lines = _of_each(ops, each)
+    if each < MIN_MODEL_CALLS and not _of_single_samples(lines):
+        return None
     forwards = [x for x in lines if x.phase != "backward"]  # which stand for their backward
     cost = cost_of(forwards, phases, ops, dispatch)
     best = best_ns(forwards, work, roof)
@@ -108,6 +116,11 @@ def check(
 def _of_each(ops: Ops, passes: float) -> list[OpLine]:
     """The lines that make calls in most of the passes."""
     return [x for x in ops.lines if x.turns >= MAJORITY_FRAC * passes and x.phase != "data_wait"]
+
+
+def _of_single_samples(lines: list[OpLine]) -> bool:
+    weighted = [x for x in lines if x.repeated]
+    return bool(weighted) and all(x.one_row for x in weighted)
 
 
 def _each_ones(place: str) -> Fix:

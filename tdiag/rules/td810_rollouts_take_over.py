@@ -3,9 +3,10 @@
 ## What it measures
 Time per training step in calls of the model without gradients and between them, if nothing suggests
 an evaluation (no DataLoader feeds them, no loss module is applied) and actions or tokens are drawn
-(`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation. If an agent acts
-with gradients on, its environment runs between two calls of the model that it trains. Then the rule
-counts samples of the lines that call its library of environments (such as gymnasium).
+(`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation. Otherwise the
+environment runs between two calls of the model, or between an action and the step's batch. Then the
+rule counts samples of the lines that call a library of environments (such as gymnasium), and of
+classes of the script with `reset()` and a `step()` that returns an observation, a reward and more.
 
 ## Why it is slow
 Environments or tokens come one after another, so the model is called on very little each time.
@@ -32,19 +33,19 @@ from msgspec.structs import replace
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import CallRow, Calls
+from tdiag.evidence.torch_ops import CallRow, Calls, Ops
 from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, frac, held, known_to, ns, where
+from tdiag.rules.environments import stepping
 from tdiag.rules.evaluation import (
     LARGE_FRAC,
     drawing_frac,
     drawn,
     evaluation_place,
     gathers,
-    stepping,
 )
 from tdiag.rules.examples import budget, phases
 from tdiag.units import duration, percent, plural
@@ -53,6 +54,9 @@ CODE = "TD810"
 NAME = "rollouts-take-over"
 CLASS = "rollout"
 UNTRIED = "the script must make several environments"
+
+# No mark separates an environment from these.
+_UNMARKED = "forward", "prepare", "other", "unattributed", "evaluation"
 
 EIGHT_AT_ONCE = Threshold(
     7.0,
@@ -70,11 +74,12 @@ def check(
     trees: CallTrees | None,
     flags: Flags | None,
     stacks: Stacks | None,
+    ops: Ops | None,
 ) -> Found | None:
     gathering = held(budget, "evaluation")
     share = gathering / budget.step_ns
     if share < LARGE_FRAC or not gathers(phases, calls, trees):
-        return _stepping(budget, flags, stacks)
+        return _stepping(budget, flags, stacks, trees, ops)
     at = evaluation_place(None, modules)
     return Found(
         summary=(
@@ -100,15 +105,21 @@ def check(
     )
 
 
-def _stepping(budget: Budget, flags: Flags | None, stacks: Stacks | None) -> Found | None:
-    """An agent that acts with gradients on, with the model that it trains: only samples separate
-    its environment from the forward."""
-    lines = stepping(flags, stacks)
+def _stepping(
+    budget: Budget,
+    flags: Flags | None,
+    stacks: Stacks | None,
+    trees: CallTrees | None,
+    ops: Ops | None,
+) -> Found | None:
+    """Only samples separate the environment from the forward, or from what makes the batch."""
+    lines = stepping(flags, stacks, trees, ops)
     share = sum(line.self_frac for line in lines)
     if stacks is None or budget.has_device or share < LARGE_FRAC:
         return None
     at, spent = lines[0].at, share * budget.step_ns
     _, most = known_to(share, stacks.samples)
+    before = held(budget, "prepare") > MAJORITY_FRAC * spent
     return Found(
         summary=(
             f"Stepping the environment{where(at)} takes {percent(share)} of the training time:"
@@ -123,7 +134,9 @@ def _stepping(budget: Budget, flags: Flags | None, stacks: Stacks | None) -> Fou
             0.0,
             most * budget.step_ns * (1 - 1 / EIGHT_AT_ONCE),
             "high end: eight environments at once; low end: nothing, if the time is their own.",
-            ("forward", "prepare", "other", "unattributed", "evaluation"),
+            ("prepare",)
+            if before
+            else ("forward", "prepare", "other", "unattributed", "evaluation"),
         ),
         at=at,
     )

@@ -263,6 +263,16 @@ def test_torch_calls_beside_the_step_have_the_class_of_what_they_do(
     assert found.verdict.cls == cls
 
 
+@pytest.mark.parametrize(("phase", "cls"), [("prepare", "overhead"), ("forward", "unknown")])
+def test_a_function_called_before_and_after_the_step_explains_both(phase: str, cls: str) -> None:
+    """Weights that are sent as text: read from it before a client's steps, and after them. Neither
+    time alone is half explained. A function that calls torch in the forward runs there."""
+    lines = [stack(n, 0.25, "decode (json/decoder.py)", function="unpack") for n in (13, 14)]
+    counted = op_line(15, phase, 40, at=at(15, "unpack"))
+    found = ran(stacks(lines), ops(*WORKING.lines, counted), prepare=40, after_step=30, forward=30)
+    assert found.verdict.cls == cls
+
+
 def test_a_line_that_waits_before_the_forward_is_no_preprocessing() -> None:
     line = stack(88, 0.6, "get (requests/api.py)", "prepare", "receive")
     lines = stacks((stack(30, 0.3, phase="forward"), line))

@@ -54,3 +54,15 @@ def test_a_join_moves_memory_only_if_its_bytes_take_the_time(moved: float, cls: 
     loop = replace(finding("overhead", 0.6), components=("forward",), location=line.at)
     (found,) = with_line_classes([loop], evidence, budget(**parts))
     assert found.cls == cls
+
+
+def test_a_join_of_what_a_function_returned_does_not_name_the_class_of_its_calls() -> None:
+    """A trajectory integrated call by call, and stacked at the line that makes it."""
+    parts = {"forward": 60.0, "backward": 40.0}
+    line = op_line(30, "forward", 1, names={"stack": 1.0}, elapsed_ns=0.2e6, at=at(30, "forward"))
+    evidence = Evidence().add(
+        phases(**parts), ops(line), Dispatch(op_ns=1500, grad_op_ns=7000)
+    )  # fmt: skip
+    loop = replace(finding("overhead", 0.6), components=("forward",), location=line.at)
+    (found,) = with_line_classes([loop], evidence, budget(**parts))
+    assert found.cls == "overhead"

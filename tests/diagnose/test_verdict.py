@@ -370,7 +370,7 @@ def test_overhead_at_a_line_that_writes_logs_is_logging() -> None:
     """A history that is written whole in each step: it slows down, and it logs."""
     grows = replace(finding("overhead", 0.5), location=at(64, "log"))
     other = finding("logging", 0.45)
-    writes = stack(64, 0.5, "dumps (json/__init__.py)", function="log")
+    writes = stack(64, 0.5, "emit (logging/__init__.py)", function="log")
     found = run({"optimizer": 60}, stacks((writes,)), findings=(grows, other))
     assert found.cls == "logging"
     assert run({"optimizer": 60}, findings=(grows, other)).cls == "overhead"

@@ -32,6 +32,8 @@ RULES = {
     "generated": {"TD214"},
     "piped": {"TD106"},
     "polled": {"TD226"},
+    "handed": {"TD227"},
+    "groups": {"TD751"},
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},
     "reduced": {"TD903"},
@@ -44,7 +46,7 @@ RANKS = ("ranks", "reduced")
 def codes(name: str, folder: Path) -> set[str]:
     """The rules that a run of the script finds something for."""
     pair, script = name.removesuffix("_fixed"), [str(SHOWN / f"{name}.py")]
-    options = [] if pair in WHOLE else ["--profiling", "--time-budget", "15"]
+    options = [] if pair in WHOLE else ["--profiling", "--time-budget", "25"]
     if pair in RANKS:
         torchrun = Path(sys.executable).with_name("torchrun")
         script = ["--", str(torchrun), "--standalone", "--nproc-per-node", "2", *script]

@@ -171,7 +171,41 @@ def test_gradients_of_parameters_that_nothing_updates(tmp_path: Path) -> None:
     assert {m.name: m.unused_with_state for m in modules.modules if m.unused_with_state} == {
         "Held": 49
     }
+    within = {m.name: m.unused_within for m in modules.modules if m.unused_within}
+    assert within == {"Net": "body"}
     assert {"ByHand", "Quiet", "Trained", "Cleared"} <= {m.name for m in modules.modules}
     assert {m.name: m.frozen_by_name for m in modules.modules if m.frozen_by_name} == {
         "Teacher": "body"
     }
+
+
+PAIR = """
+import torch
+
+class Pair(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.online, self.target = torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4))
+
+    def forward(self, x):
+        return (self.online(x) - self.target(x)).square().mean()
+
+pair = Pair()
+groups = [{"params": [p]} for p in pair.online.parameters()]
+optimizer = torch.optim.SGD(groups, lr=0.01)
+for step in range(400):
+    loss = pair(torch.randn(8, 4))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_the_part_of_a_model_that_nothing_updates_and_groups_of_one_setting(
+    tmp_path: Path,
+) -> None:
+    evidence, _ = seen(tmp_path, PAIR, "ops", "calls")
+    modules, optimizers = evidence.get(Modules), evidence.get(Optimizers)
+    assert modules and [m.unused_within for m in modules.modules] == ["target"]
+    assert optimizers
+    assert [(o.groups, o.settings) for o in optimizers.optimizers] == [(2, 1)]

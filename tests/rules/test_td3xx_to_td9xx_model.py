@@ -86,6 +86,28 @@ def test_unused_gradients_are_where_the_module_is_called_in_either_mode(
     assert found.location is not None and found.location.line == line
 
 
+AVERAGED = """\
+class Pair:
+    def __init__(self, online):
+        self.online, self.target = online, copy.deepcopy(online)
+
+    def forward(self, x):
+        return self.online(x) - self.target(x)
+"""
+
+
+@pytest.mark.parametrize(("within", "line"), [("target", 6), ("body.target", 6), ("teacher", 41)])
+def test_unused_gradients_are_where_the_part_that_has_them_is_called(
+    within: str, line: int, tmp_path: Path
+) -> None:
+    (tmp_path / "pair.py").write_text(AVERAGED)
+    called = at(41, "fit", str(tmp_path / "pair.py"))
+    pair = module("Pair", unused_gradients=1000, trained_at=called, unused_within=within)
+    found = finding("TD717", budget(forward=8, backward=20), Modules(modules=(pair,)))
+    assert found.location is not None and found.location.line == line
+    assert f"all of Pair's {within} at pair.py:{line}" in found.summary
+
+
 FREEZES = """\
 def correct(model):
     for p in model.parameters():

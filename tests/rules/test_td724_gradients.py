@@ -51,6 +51,28 @@ def test_the_line_of_the_derivative_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("passes", "one_row", "told"),
+    [
+        (8.0, True, True),
+        (8.0, False, False),  # steps of an attack: each needs the one before
+        (3.0, True, False),  # an actor and two critics
+    ],
+)
+def test_few_passes_count_if_each_takes_a_single_sample(
+    passes: float, one_row: bool, told: bool
+) -> None:
+    """Eight single samples through an LSTM after each step: 5.3 times without them
+    (benchmarks/drawn.jsonl)."""
+    few = ops(
+        op_line(20, "forward", 90 * passes, grad_calls=80.0 * passes, turns=passes,
+                repeated=1.0, one_row=one_row),
+        op_line(40, "loss", 2 * passes, grad_calls=2.0 * passes, turns=passes),
+    )  # fmt: skip
+    counts = {"forward": passes, "backward": passes, "optimizer": 1.0}
+    assert (found(with_(few, counts=counts)) is not None) == told
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"batches": {0: 24.0}},  # accumulation: each pass has a batch of the loader

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -18,7 +20,19 @@ from tdiag.model.place import Place
 from tdiag.rules import td810_rollouts_take_over as rule
 from tdiag.rules.catalogue import all_rules
 from tdiag.rules.evaluation import drawn
-from tdiag.rules.examples import budget, flags, module, phases, stack, stacks
+from tdiag.rules.examples import (
+    MS,
+    at,
+    budget,
+    environment,
+    flags,
+    module,
+    op_line,
+    ops,
+    phases,
+    stack,
+    stacks,
+)  # fmt: skip
 
 
 def found(evidence: Evidence) -> dict[str, Finding]:
@@ -110,6 +124,87 @@ def test_an_environment_between_two_calls_of_the_model_is_no_forward() -> None:
     costs = weigh(evidence, step, [finding])
     assert costs.by_class["rollout"] > 0.3 * step.step_ns
     assert costs.compute + costs.by_class["rollout"] == pytest.approx(step.step_ns)
+
+
+CLASSES = """\
+class Cart:
+    def reset(self):
+        return self.state
+
+    def step(self, push):
+        self.state = self.draw(push)
+        return self.state, 1.0, False
+
+    def draw(self, push):
+        return picture.resize((480, 320))
+
+class Recorder:
+    def reset(self):
+        return self.cart.reset()
+
+    def step(self, push):
+        return self.cart.step(push)
+
+class Schedule:
+    def reset(self):
+        self.rate = 0.1
+
+    def step(self):
+        self.rate *= search(self.rate)
+        return self.rate
+"""
+
+
+def by_hand(folder: Path, name: str, line: int, outer: str = "", calls: float = 0.0) -> Evidence:
+    """The step waits for 60 % of its time at ``line`` of CLASSES, after an action without
+    gradients."""
+    file = folder / "cart.py"
+    file.write_text(CLASSES)
+    called = CallFrame(name=outer, file=str(file), line=17, parent=-1, frac=0.6, user=True)
+    frame = CallFrame(name=name, file=str(file), line=line, parent=-1, frac=0.6, user=True)
+    frames = (called, replace(frame, parent=0)) if outer else (frame,)
+    place = Place(file=str(file), line=line, function=name)
+    drawing = replace(stack(line, 0.6, "Image.resize (PIL/Image.py)"), at=place)
+    others = stack(46, 0.3, "Linear.forward (modules/linear.py)")
+    torch_calls = (op_line(line, "prepare", calls, at=place),) if calls else ()
+    parts = {"prepare": 60.0, "forward": 30.0, "backward": 8.0, "optimizer": 2.0}
+    clean = replace(phases(**parts), cpu_ns={"prepare": 58 * MS})
+    return Evidence().add(
+        budget(**parts), clean, flags(), stacks((drawing, others)), environment(),
+        CallTrees(training=frames, workers=()),
+        ops(*torch_calls, op_line(46, "forward", 90, at=at(46, "forward"))),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "outer"),
+    [("Cart.step", 6, ""), ("Cart.draw", 10, "Recorder.step")],
+)
+def test_an_environment_written_by_hand_is_one(
+    tmp_path: Path, name: str, line: int, outer: str
+) -> None:
+    evidence = by_hand(tmp_path, name, line, outer)
+    finding = found(evidence)["TD810"]
+    assert finding.location is not None and finding.location.line == line
+    assert finding.components == ("prepare",)
+    step = evidence.get(Budget)
+    assert step is not None
+    verdict = judge(evidence, step, [finding])
+    assert verdict.cls == "rollout" and verdict.share == pytest.approx(0.6, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "calls"),
+    [
+        ("Schedule.step", 25, 0.0),  # its step returns one value
+        ("Cart.draw", 10, 0.0),  # not called by a step
+        ("Cart.step", 6, 4.0),  # it calls torch: of many states at once, perhaps
+    ],
+)
+def test_other_steps_are_no_environments(
+    tmp_path: Path, name: str, line: int, calls: float
+) -> None:
+    assert "TD810" not in found(by_hand(tmp_path, name, line, calls=calls))
 
 
 @pytest.mark.parametrize(

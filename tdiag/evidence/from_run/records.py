@@ -179,6 +179,8 @@ class OptimizerRecord(Record):
     at: At = None
     tensors: int = 0
     config: dict[str, Any] = {}
+    groups: int = 1
+    settings: int = 1
 
 
 class BoundaryRecord(Record):
@@ -295,6 +297,16 @@ class SchedulerRecord(Record):
     at: At = None
 
 
+class UnusedGradients(msgspec.Struct, array_like=True):
+    """Numbers in a module's parameters whose gradients no optimizer uses, how many of them one has
+    all the same, and the part of the module that has them all and no others."""
+
+    module: int
+    numbers: int = 0
+    with_state: int = 0
+    within: str = ""
+
+
 class InspectionRecord(Record):
     """Facts about the training, read between two windows."""
 
@@ -305,8 +317,7 @@ class InspectionRecord(Record):
     states: dict[int, int | None] = {}  # by optimizer, bytes of its state; None = not known
     gradient: float | str | None = None  # total norm, or "not finite"
     unused: int | None = None  # number of DDP parameters without a gradient
-    # Module, number of values that no optimizer updates, and of those that one has all the same.
-    unused_gradients: list[list[int]] = []
+    unused_gradients: list[UnusedGradients] = []
     # Of these modules, those in which one is frozen by a plain attribute, and that one's name.
     frozen_by_name: dict[int, str] = {}
     kept: list[tuple[At, int, int, int]] = []  # place, tensors, bytes, with a graph

@@ -27,6 +27,7 @@ from tdiag.evidence.from_run.records import (
     SchedulerRecord,
     SettingsRecord,
     TorchRecord,
+    UnusedGradients,
     WindowRecord,
     location,
 )
@@ -128,7 +129,8 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
     }
     trained = {c.module: c.at for c in calls if c.mode == TRAINING_MODE | GRAD_ON}
     look = lead.last(InspectionRecord)
-    unused = {number: counts for number, *counts in look.unused_gradients} if look else {}
+    unused = {row.module: row for row in look.unused_gradients} if look else {}
+    none = UnusedGradients(module=-1)
     return Modules(
         modules=tuple(
             Module(
@@ -140,8 +142,9 @@ def make_modules(lead: Process, timeline: Slices, roles: Roles, clean: Clean) ->
                 calls_per_step=per_step.get(m.id, 0.0),
                 evaluated_at=location(evaluated.get(m.id)),
                 trained_at=location(trained.get(m.id)),
-                unused_gradients=unused.get(m.id, [0])[0],
-                unused_with_state=sum(unused.get(m.id, [])[1:]),
+                unused_gradients=unused.get(m.id, none).numbers,
+                unused_with_state=unused.get(m.id, none).with_state,
+                unused_within=unused.get(m.id, none).within,
                 frozen_by_name=look.frozen_by_name.get(m.id, "") if look else "",
             )
             for m in lead.all(ModuleRecord)
@@ -261,6 +264,8 @@ def _optimizer(record: OptimizerRecord, looks: list[InspectionRecord]) -> Optimi
         created_at=location(record.at),
         tensors=record.tensors,
         config=_scalars(record.config),
+        groups=record.groups,
+        settings=record.settings,
         lr_changed=any(r != rates[0] for r in rates) if len(rates) > 1 else None,
         rates=tuple(rate for rate in first if rate is not None),
         state_bytes=next((look.states.get(record.id) for look in reversed(looks)), None),
