@@ -37,7 +37,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import DATA_WAIT, Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import budget, loaders, phases, stacks
 from tdiag.rules.feed import HANDOVER_HIGH_NS, HANDOVER_NS_PER_BYTE, batches_per_step
-from tdiag.rules.fetch_lines import collate_place
+from tdiag.rules.fetch_lines import collate_place, top_fetch_lines
 from tdiag.rules.loop_lines import check_samples
 from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import percent
@@ -48,6 +48,7 @@ CLASS = "input"
 UNTRIED = "needs another collate function"
 
 _QUEUE, _LOADER = "multiprocessing/queues.py", "utils/data/dataloader.py"
+_OBJECTS = " Leave out what the training does not read, and make objects of numbers where it does."
 _TENSORS = "torch/multiprocessing/reductions.py"
 
 
@@ -69,7 +70,9 @@ def check(
     limit = batches * fetch / loader.num_workers
     of_tensors = rebuilding > MAJORITY_FRAC * taking
     what = "many tensors, each in shared memory of its own" if of_tensors else "many Python objects"
-    at = collate_place(loader)
+    # What makes objects takes the workers long as well.
+    makes = [] if of_tensors else top_fetch_lines(loader, stacks)
+    at = makes[0].at if makes else collate_place(loader)
     return Found(
         summary=(
             f"Taking batches from the workers takes {percent(taking)} of the training thread's"
@@ -83,7 +86,7 @@ def check(
         ),
         fix=Fix(
             f"Join what a batch holds in the worker{where(at)}: one tensor for each field, with the"
-            " lengths in a tensor of their own.",
+            f" lengths in a tensor of their own.{'' if of_tensors else _OBJECTS}",
             "review",
             action="Let the workers send a few tensors for each batch",
             code=(
