@@ -168,6 +168,29 @@ def layers_at_once() -> Figures:
     return figures
 
 
+@measures(
+    td719_layers_share_an_input__FEW_LOW="least", td719_layers_share_an_input__FEW_HIGH="most"
+)
+def gates_at_once() -> Figures:
+    """Four layers of one input, and one that is four times as wide."""
+    figures = {}
+    for wide, out, side, batch in (
+        (4, 16, 8, 8), (16, 16, 8, 32), (16, 16, 16, 16), (32, 32, 16, 8), (64, 64, 16, 8),
+    ):  # fmt: skip
+        layers = [nn.Conv2d(wide, out, 3, padding=1) for _ in range(4)]
+        x = torch.randn(batch, wide, side, side, requires_grad=True)
+        figures[f"4 × Conv2d({wide}, {out}, 3) of {batch} × {side}²"] = times_as_fast(
+            layer_by_layer(layers, x), all_at_once(nn.Conv2d(wide, 4 * out, 3, padding=1), x)
+        )
+    for wide, out, batch in ((16, 16, 16), (64, 64, 32), (128, 128, 64), (256, 256, 128)):
+        linear = [nn.Linear(wide, out) for _ in range(4)]
+        x = torch.randn(batch, wide, requires_grad=True)
+        figures[f"4 × Linear({wide}, {out}) of {batch}"] = times_as_fast(
+            layer_by_layer(linear, x), all_at_once(nn.Linear(wide, 4 * out), x)
+        )
+    return figures
+
+
 def cells(cell: Any, x: Any) -> Callable[[], None]:
     """Steps of a sequence, each of which waits for the one before."""
 

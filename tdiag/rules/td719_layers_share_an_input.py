@@ -3,8 +3,9 @@
 ## What it measures
 Lines of the forward pass that call layers with different weights on one and the same tensor or on
 slices of it of one shape: an output layer for each target, a list of heads, a layer for each
-channel. The time of these calls and of their backward is compared with the work that their shapes
-need on this machine.
+channel. Also the lines of one function that call four layers or more on one tensor, such as the
+gates of a cell. The time of these calls and of their backward is compared with the work that their
+shapes need on this machine; fewer than eight layers must reach less than what is called healthy.
 
 ## Why it is slow
 Each call costs a few microseconds of Python and dispatch, again in the backward pass, and the
@@ -18,10 +19,10 @@ its own slice: stack their weights, and multiply all slices with them in one `to
 
 ## How the gain is computed
 From the calls' time with their backward: low end the least and high end the most that one layer
-instead of many saved in measurements (16 to 256 linear layers), but not the time that the products
-need at best. At the high end, if backward was not measured by line, it may take four times their
-share. The updates of their parameters go, too, by their share in the optimizer's tensors. Low end 0
-if the calls do much work.
+instead of many saved in measurements (16 to 256 linear layers; four layers or convolutions), but
+not the time that the products need at best. At the high end, if backward was not measured by line,
+it may take four times their share. The updates of their parameters go, too, by their share in the
+optimizer's tensors. Low end 0 if the calls do much work.
 
 ## When this advice is wrong
 If the layers differ in kind, or are trained at different times.
@@ -60,6 +61,29 @@ MERGED_HIGH = Threshold(
     "The same measurement: the most, 256 of one output (benchmarks/rule_constants.py td719).",
 )
 
+FEW_LOW = Threshold(
+    1.05,
+    "times as fast",
+    "Measured, one linear layer or convolution instead of four on the same input, with backward,"
+    " torch 2.13, one core: the least (benchmarks/rule_constants.py td719).",
+)
+FEW_HIGH = Threshold(
+    2.4, "times as fast", "The same measurement: the most (benchmarks/rule_constants.py td719)."
+)
+FEW_LAYERS = Threshold(
+    4,
+    "layers on one input",
+    "By definition: an LSTM's cell has four gates. Queries, keys and values are three, and often"
+    " kept apart on purpose.",
+)
+
+FEW_EFFICIENT_FRAC = Threshold(
+    0.4,
+    "of their time",
+    "By arithmetic: a step is called healthy from 0.4 of what the machine reaches"
+    " (diagnose.efficiency.EFFICIENT_FRAC).",
+)
+
 
 def check(
     budget: Budget,
@@ -70,20 +94,24 @@ def check(
     work: Work | None,
     roof: Roof | None,
 ) -> Found | None:
-    lines = [x for x in ops.lines if x.phase == "forward" and x.shared >= MIN_LINE_CALLS]
-    if not lines:
+    shared = [x for x in ops.lines if x.phase == "forward" and x.shared >= FEW_LAYERS]
+    many = [x for x in shared if x.shared >= MIN_LINE_CALLS]
+    if not (lines := many or shared):
         return None
     if dispatch is None:
         raise Abstain("the fixed cost of a call was not measured on this machine")
     cost = cost_of(lines, phases, ops, dispatch)
     best = best_ns(lines, work, roof)
     little = cost.does_little(best)
+    if not many and not cost.does_little(best, FEW_EFFICIENT_FRAC):
+        return None
     sure = little or cost.work <= FIXED_COST_FACTOR
+    least, most = (MERGED_LOW, MERGED_HIGH) if many else (FEW_LOW, FEW_HIGH)
     worst = max(lines, key=lambda line: line.elapsed_ns)
     at = worst.shared_at or worst.at
     layers, merged = worst.shared, 1 - 1 / worst.shared
     updates = phases.wall_ns.get("optimizer", 0.0) * _tensors(lines, optimizers) * merged
-    saved = cost.most_ns * min(merged, 1 - 1 / MERGED_HIGH)
+    saved = cost.most_ns * min(merged, 1 - 1 / most)
     high = min(saved, max(0.0, cost.most_ns - products_ns(lines, work, roof))) + updates
     return Found(
         summary=(
@@ -100,14 +128,15 @@ def check(
         fix=Fix(
             f"Replace the {layers} layers{where(at)} by one that is as wide as all of them,"
             " call it once, and split its result. If each takes its own slice, multiply all slices"
-            " with their stacked weights in one torch.einsum.",
+            " with their stacked weights in one torch.einsum. Gates that add the results for two"
+            " inputs can take both, joined by torch.cat.",
             "review",
             action=f"Merge {layers} layers of one input into one",
             code="self.heads = torch.nn.Linear(width, heads * outputs)  # instead of a ModuleList\n"
             "results = self.heads(x).unflatten(-1, (heads, outputs))",
         ),
         gain=Gain(
-            min(cost.spent_ns * (1 - 1 / MERGED_LOW), high) if sure else 0.0,
+            min(cost.spent_ns * (1 - 1 / least), high) if sure else 0.0,
             high,
             "high end: the most that one layer instead of many saved in measurements, with"
             f" {cost.share.at_most}, but not the time that their products need at best, and the"
@@ -116,13 +145,18 @@ def check(
             ("forward", "backward", "optimizer"),
         ),
         at=at,
+        cls=CLASS if many else "compute",  # four calls cost little beside their products
     )
 
 
 def _tensors(lines: list[OpLine], optimizers: Optimizers | None) -> float:
     """The share of these layers' parameters in the tensors that are updated."""
     updated = sum(o.tensors for o in optimizers.optimizers) if optimizers else 0
-    return min(1.0, sum(line.shared_tensors for line in lines) / updated) if updated else 0.0
+    mine: dict[tuple[str, str], int] = {}  # lines of a function share its layers
+    for line in lines:
+        function = line.at.file, line.at.function
+        mine[function] = max(mine.get(function, 0), line.shared_tensors)
+    return min(1.0, sum(mine.values()) / updated) if updated else 0.0
 
 
 def fires() -> Evidence:

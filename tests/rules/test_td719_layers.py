@@ -14,7 +14,7 @@ from tdiag.evidence.training import Optimizer, Optimizers
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import MS, at, budget, device_time, op_line, ops, phases
-from tdiag.rules.td719_layers_share_an_input import MERGED_LOW
+from tdiag.rules.td719_layers_share_an_input import FEW_HIGH, MERGED_LOW
 
 HEADS = op_line(31, "forward", 40, grad_calls=40.0, names={"linear": 40.0}, shared=40,
                 shared_tensors=80)  # fmt: skip
@@ -86,8 +86,27 @@ def test_the_high_end_includes_the_updates_of_their_parameters() -> None:
     assert all_of_them.at_best_ns - alone.at_best_ns == pytest.approx(20 * MS * 39 / 40)
 
 
-def test_silent_for_a_few_layers() -> None:
-    assert judged(line=op_line(31, "forward", 3, names={"linear": 3.0}, shared=3)) is None
+@pytest.mark.parametrize(
+    ("shared", "best_ms", "told"),
+    [
+        (4, 7.0, True),  # the gates of a cell, 100 ms with 21 of work
+        (4, 20.0, False),  # which reach 60 % of what the machine does
+        (3, 7.0, False),  # queries, keys and values
+    ],
+)
+def test_a_few_layers_are_merged_if_they_reach_little(
+    shared: int, best_ms: float, told: bool
+) -> None:
+    found = judged(*roofline(best_ms), line=replace(HEADS, shared=shared))
+    assert (found is not None) == told
+    if found:
+        assert found.cls == "compute" and found.speedup is not None
+        saved = 100 * (1 - 1 / FEW_HIGH)  # and at most the optimizer's 20 ms
+        assert 121 / (121 - saved) <= found.speedup.high < 121 / (101 - saved)
+
+
+def test_a_few_layers_whose_work_is_unknown_are_left_alone() -> None:
+    assert judged(line=replace(HEADS, shared=4)) is None
 
 
 def test_on_a_device_as_much_of_its_idle_time_goes_as_of_the_hosts() -> None:

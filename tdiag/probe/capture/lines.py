@@ -167,10 +167,11 @@ class Lines:
         return phase, line
 
     def repeated(
-        self, line: LineCalls, name: str, args: Any, kwargs: Any, result: Any
+        self, line: LineCalls, at: Any, name: str, args: Any, kwargs: Any, result: Any
     ) -> None:  # fmt: skip
         """A call of this line returned: count it among those with the same weights."""
-        found = self.repeats.seen(id(line), name, args, kwargs, result)
+        function = at and (at[0], at[2])
+        found = self.repeats.seen(id(line), function, name, args, kwargs, result)
         if found is None:
             return
         calls, of_input = found

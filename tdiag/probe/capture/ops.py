@@ -219,7 +219,7 @@ class OpsCapture(Capture):
         self.never_used.seen(name, args, kwargs, result, line, spent, used=in_backward,
                              in_module=self.lines.in_call)  # fmt: skip
         if not in_backward:
-            self.lines.repeated(line, name, args, kwargs, result)
+            self.lines.repeated(line, at, name, args, kwargs, result)
             self.thrown_away.seen(name, args, kwargs, result, at, line, spent)
             self.prefixes.seen(name, args, result, line, spent)
             self.copies.seen(name, args, kwargs, result, at, line, spent)

@@ -79,8 +79,7 @@ class OfWeight:
 
 
 class OfInput:
-    """The calls at one line that take one input, or slices of it of one shape. ``tensors``: the
-    weights that take it, with their biases."""
+    """Calls that take one input. ``tensors``: their weights, with their biases."""
 
     def __init__(self, given: Any) -> None:
         self.given = weakref.ref(given)
@@ -117,7 +116,7 @@ class RepeatedCalls:
 
     def __init__(self) -> None:
         self.weights: dict[int, OfWeight] = {}
-        self.inputs: dict[tuple[int, int, torch.Size], OfInput] = {}
+        self.inputs: dict[tuple[Any, ...], OfInput] = {}
         self.tensors: ByTensor[int] = ByTensor()
         self.read = False  # a value that comes from weights
 
@@ -129,10 +128,10 @@ class RepeatedCalls:
             given.forget()
 
     def seen(
-        self, line: int, name: str, args: Any, kwargs: Any, result: Any
-    ) -> tuple[OfWeight, OfInput | None] | None:
-        """A call of this line, known by a number, returned. If it has a weight: the calls so far
-        with it, and those at this line on the same input if it records gradients."""
+        self, line: int, function: Any, name: str, args: Any, kwargs: Any, result: Any
+    ) -> tuple[OfWeight, OfInput | None] | None:  # fmt: skip
+        """A call of this line, known by a number, in this function returned. If it has a weight:
+        the calls so far with it, and those on the same input if it records gradients."""
         given = list(tensors_in(args, kwargs))
         sources = 0 if given or not self.read else IN_DOUBT
         for value in given:
@@ -147,7 +146,10 @@ class RepeatedCalls:
             calls = self._weight(weight, sources, first, frames)
             sources |= calls.bit
             recorded = torch.is_grad_enabled() and isinstance(first, torch.Tensor)
-            found = calls, self._input(line, first, weight, taken, frames) if recorded else None
+            shared = None
+            if recorded:
+                shared = self._input(line, function, first, weight, taken, frames)
+            found = calls, shared
         made = [value for value in flat((result,)) if isinstance(value, torch.Tensor)]
         for value in (*made, *(given[:1] if changes(name) else ())):
             self.tensors.keep(value, sources)
@@ -177,18 +179,24 @@ class RepeatedCalls:
         return known
 
     def _input(
-        self, line: int, given: Any, weight: Any, taken: list[Any], frames: list[FrameType]
-    ) -> OfInput:
-        shape = given.shape  # slices of different lengths are no input for one layer
-        if given._is_view() and given._base is not None:
-            given = given._base  # each layer takes its slice
-        known = self.inputs.get((line, id(given), shape))
-        if known is None or known.given() is not given:
-            known = self.inputs[line, id(given), shape] = OfInput(given)
-        known.weights.add(id(weight))
-        known.tensors.update(map(id, taken))
-        known.calls.add(frames)
-        return known
+        self, line: int, function: Any, given: Any, weight: Any, taken: list[Any],
+        frames: list[FrameType],
+    ) -> OfInput | None:  # fmt: skip
+        """The larger of: the calls in the function on this very tensor, with weights that one could
+        hold (the gates of a cell); and those at the line on slices of one tensor, of one shape
+        (each layer takes its own)."""
+        whole = given._base if given._is_view() and given._base is not None else given
+        found = None
+        for where, tensor in (((function, weight.shape[1:]), given), (line, whole)):
+            key = where, id(tensor), given.shape
+            known = self.inputs.get(key)
+            if known is None or known.given() is not tensor:
+                known = self.inputs[key] = OfInput(tensor)
+            known.weights.add(id(weight))
+            known.tensors.update(map(id, taken))
+            known.calls.add(frames)
+            found = more(found, known)
+        return found
 
 
 def _one_row(given: Any) -> bool:
