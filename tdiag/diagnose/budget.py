@@ -94,7 +94,7 @@ def _made_again(host: Mapping[str, float], step_ns: int, evidence: Evidence) -> 
     """What an epoch makes again before its first batch follows the evaluation of the last one,
     from which no mark separates it. Lines above the forward do not evaluate: what samples give them
     beyond the time before the forward and after the step moves from evaluation to ``other``, if it
-    is most of it. An agent that acts gathers its data there: that is all left where it is."""
+    is most of it. An agent that acts gathers its data there, so nothing moves."""
     if gathers(evidence.get(Phases), evidence.get(Calls), evidence.get(CallTrees)):
         return host
     stacks = evidence.get(Stacks)
@@ -161,8 +161,8 @@ def _idle_waiting(idle: float, likely: float, clean_wait: float, other: float) -
 def _split_wait(
     host: Mapping[str, float], phases: Phases, loaders: Loaders | None
 ) -> dict[str, float]:
-    """Splits data wait into io and cpu, by what the training loader's fetches did, if these take
-    long enough for it."""
+    """Splits data wait into io and cpu, by what the training loader's fetches did. Workers' fetches
+    explain no more of it than they take."""
     parts = dict(host)
     train = loaders.train() if loaders else None
     blocked = _blocked_share(train) if train else None
@@ -172,8 +172,8 @@ def _split_wait(
         return parts | ({"data_wait": wait} if wait else {})
     fetched = wait - starting
     fetch = batches_per_step(phases, train) * ((train.load_ns or 0.0) + (train.collate_ns or 0.0))
-    if fetch < MAJORITY_FRAC * fetched:
-        fetched = fetch  # the rest waits for the sampler, or for batches to be handed over
+    if train.num_workers and fetch < MAJORITY_FRAC * fetched:
+        fetched = fetch  # the rest waits for batches to be handed over
     split = {
         "data_wait_io": fetched * blocked,
         "data_wait_cpu": fetched * (1 - blocked),

@@ -185,12 +185,12 @@ class Inspection:
         held = updated(optimizers)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         theirs = {id(p) for group in groups for p in group["params"]}
-        models = [(number, list(module.parameters())) for number, module in self.alive()]
-        if watched_by_script() or not any(id(p) in held for _, all_of in models for p in all_of):
+        models = self.alive()
+        if watched_by_script() or not any(id(p) in held for _, m in models for p in m.parameters()):
             return []
         rows = []
-        for number, parameters in models:
-            mine = [p for p in parameters if id(p) not in held and _has_gradient(p)]
+        for number, module in models:
+            mine = [p for p in module.parameters() if id(p) not in held and _has_gradient(p)]
             held |= {id(p) for p in mine}
             values = len(mine), [_first(p.detach()) for p in mine[:VALUES_READ]]
             gradients = [_written(p.grad) for p in mine[:VALUES_READ]]
@@ -198,7 +198,7 @@ class Inspection:
             by_script = values != before and not self._never_cleared(number, mine)
             if mine and gradients != old and not by_script:
                 idle = [p for p in mine if id(p) in theirs]
-                within = _part(self.modules[number](), mine)
+                within = _part(module, mine)
                 rows.append((number, _numbers(mine), _numbers(idle), within))
             self.without_optimizer[number] = values, gradients
         return rows

@@ -50,17 +50,26 @@ def test_fetches_that_are_as_long_bound_the_gain() -> None:
     assert bound and bound.speedup and bound.speedup.low == pytest.approx(100 / 90, abs=0.01)
 
 
-@pytest.mark.parametrize(("load_ms", "cpu_ms"), [(4.0, 4.0), (70.0, 60.0)])
+@pytest.mark.parametrize(
+    ("workers", "load_ms", "cpu_ms"),
+    [
+        (1, 4.0, 4.0),
+        (1, 70.0, 60.0),
+        (0, 4.0, 60.0),  # the sampler, in the training process
+    ],
+)
 def test_a_wait_that_no_fetch_takes_long_enough_for_is_not_preprocessing(
-    load_ms: float, cpu_ms: float
+    workers: int, load_ms: float, cpu_ms: float
 ) -> None:
     step = 100 * MS
     clean = Steps(
         durations_ns=(step,) * 100, mean_ns=step, median_ns=step, p90_ns=step, count=100,
         boundary="optimizer", total_steps_seen=100,
     )  # fmt: skip
-    fed = loaders(num_workers=1, load_ns=load_ms * MS, load_cpu_ns=load_ms * MS, collate_ns=0.0,
-                  collate_cpu_ns=0.0, runqueue_ns=0.0)  # fmt: skip
+    fed = loaders(
+        num_workers=workers, load_ns=load_ms * MS, load_cpu_ns=load_ms * MS, collate_ns=0.0,
+        collate_cpu_ns=0.0, runqueue_ns=0.0,
+    )  # fmt: skip
     wall = phases(data_wait=60, forward=40)
     made = make_budget(Evidence().add(environment(), clean, wall, fed, system()))
     assert made and made.components_ns["data_wait_cpu"] == cpu_ms * MS
