@@ -54,7 +54,7 @@ MIN_GROUPS = Threshold(
     " groups on purpose, and these differ.",
 )
 CALLS_OF_GROUP = Threshold(
-    6,
+    5,
     "empty torch calls",
     "Measured, what a further group of one tensor costs SGD and AdamW at least, torch 2.13, one"
     " core (benchmarks/rule_constants.py td751).",
