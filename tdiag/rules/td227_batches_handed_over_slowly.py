@@ -17,9 +17,9 @@ Let `collate_fn` join what a batch holds in the worker: one tensor for each fiel
 training does not read. NumPy arrays are sent as bytes, without a connection for each.
 
 ## How the gain is computed
-The share of the samples as time of the step, without what a batch of one tensor of as many bytes
-costs. High end: all of it goes. Low end: what one tensor call instead of Python's work on a batch
-saved in measurements, and no more than the workers' own fetches, which are then the limit, allow.
+The share of the samples as time of the step, without what four tensors of as many bytes cost. High
+end: all of it goes. Low end: what one tensor call instead of Python's work on a batch saved in
+measurements, and no more than the workers' own fetches, which are then the limit, allow.
 
 ## When this advice is wrong
 With few workers, joining adds to their work. Batches of a few large tensors cost little to hand
@@ -33,7 +33,7 @@ from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, Found, Gain, count, frac, known_to, sampling_range, where
 from tdiag.rules.examples import budget, loaders, phases, stacks
 from tdiag.rules.feed import HANDOVER_HIGH_NS, HANDOVER_NS_PER_BYTE, batches_per_step
@@ -47,6 +47,11 @@ NAME = "batches-handed-over-slowly"
 CLASS = "input"
 UNTRIED = "needs another collate function"
 
+FEW_TENSORS = Threshold(
+    4,
+    "tensors in a batch",
+    "Heuristic: inputs, lengths or indices, a mask and targets; joining these wins nothing.",
+)
 _QUEUE, _LOADER = "multiprocessing/queues.py", "utils/data/dataloader.py"
 _OBJECTS = " Leave out what the training does not read, and make objects of numbers where it does."
 _TENSORS = "torch/multiprocessing/reductions.py"
@@ -62,7 +67,7 @@ def check(
     taking, rebuilding = _shares(trees.training)
     batches = batches_per_step(phases, loader)
     sent = (loader.batch_bytes or 0.0) * HANDOVER_NS_PER_BYTE
-    plain = batches * (HANDOVER_HIGH_NS + sent) / budget.step_ns
+    plain = batches * (FEW_TENSORS * HANDOVER_HIGH_NS + sent) / budget.step_ns
     least, most = (max(0.0, x - plain) for x in known_to(taking, stacks.samples))
     if least < NOTICEABLE_FRAC:
         return None
@@ -99,7 +104,7 @@ def check(
         gain=Gain(
             max(0.0, min(least * REPLACED_LOW_FRAC * budget.step_ns, budget.step_ns - limit)),
             most * budget.step_ns,
-            "high end: only what a batch of one small tensor costs remains; low end: a little more,"
+            "high end: only what a batch of four tensors costs remains; low end: a little more,"
             " or the workers' fetches are the limit."
             f" {sampling_range(stacks.samples, least + plain, most + plain)}.",
             (*DATA_WAIT, "gc"),
