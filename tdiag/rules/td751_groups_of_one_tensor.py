@@ -98,7 +98,7 @@ def check(
                 "for name, p in model.named_parameters():\n"
                 "    setting = (lr_of(name), decay_of(name, p))\n"
                 "    groups.setdefault(setting, []).append(p)\n"
-                "optimizer = torch.optim.AdamW(\n"
+                f"optimizer = {most.name}(\n"
                 '    [{"params": ps, "lr": lr, "weight_decay": wd} for (lr, wd), ps in'
                 f" groups.items()]{f', {form}' if form else ''}\n"
                 ")"
