@@ -12,6 +12,7 @@ from tdiag.diagnose.compile_report import make_compile_report
 from tdiag.diagnose.costs import undisturbed
 from tdiag.diagnose.efficiency import make_roofline
 from tdiag.diagnose.engine import run_rules
+from tdiag.diagnose.functions import divided
 from tdiag.diagnose.line_classes import with_line_classes
 from tdiag.diagnose.main_line import with_fetch_lines
 from tdiag.diagnose.straggler import of_ranks, rank_steps, with_its_first_finding
@@ -46,9 +47,11 @@ P90 = Threshold(
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The whole diagnosis, from the evidence of a run or of a bare trace.
 
-    Adds the Budget to ``evidence``. Never raises on incomplete evidence: the diagnosis says what is
-    missing.
+    Adds the Budget to ``evidence``, and divides its Phases where only samples can. Never raises on
+    incomplete evidence: the diagnosis says what is missing.
     """
+    if phases := divided(evidence):
+        evidence.add(phases)
     budget = make_budget(evidence)
     if budget is None:
         evidence.missing.setdefault(Budget, evidence.missing.get(Steps, "no step was measured"))

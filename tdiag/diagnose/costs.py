@@ -139,6 +139,8 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
                 costs.add("cpu", unprepared - costs.unknown.get("prepare", 0.0))
             if finding.cls in _MEASURED:  # the finding explains more of it in unexplained time
                 costs.add(finding.cls, claimed)
+    if any(_makes_batches(finding, budget) for finding in findings):
+        costs.guessed.clear()
     costs.add("cpu", costs.unknown.pop("cpu_ops"))
     # What cannot lie beside an evaluation lies in it: pictures that it writes, for example.
     inside = costs.by_class.get("logging", 0.0) + costs.by_class.get("eval", 0.0) - budget.step_ns
@@ -155,6 +157,14 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
             costs.by_class["overhead"] = least
         _doubt(costs, evidence, findings)
     return costs
+
+
+def _makes_batches(finding: Finding, budget: Budget) -> bool:
+    """Whether the finding names a line of preprocessing that takes most of the time before the
+    forward."""
+    most = MAJORITY_FRAC * budget.components_ns.get("prepare", 0)
+    preprocesses = finding.cls == "cpu" and finding.location is not None and not finding.advisory
+    return preprocesses and "prepare" in finding.components and finding.recoverable_ns > most
 
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:

@@ -94,6 +94,13 @@ class Phases(Kind, frozen=True, kw_only=True):
     around_scale: float = 1.0
 
     @property
+    def without_modules(self) -> bool:
+        """No module was called but losses: the model is written with functions, so no mark
+        separates its forward from making the batch."""
+        between = {"prepare", "forward"} & self.wall_ns.keys()
+        return bool(between) and "backward" in self.wall_ns and not self.counts.get("forward")
+
+    @property
     def prepare_waits(self) -> bool:
         """Before the forward the training thread mostly waits: it is not on a core."""
         wall = self.wall_ns.get("prepare", 0.0)

@@ -123,6 +123,18 @@ class Schedulers(Kind, frozen=True, kw_only=True):
     schedulers: tuple[Scheduler, ...]
 
 
+class RepeatedHooks(Kind, frozen=True, kw_only=True):
+    """The user's hooks that one module, or all together, have more than once: where the function
+    was written, and how often."""
+
+    times: tuple[tuple[Place, int], ...]
+
+    def of(self, place: Place) -> int:
+        """How often this function is registered in one place; 1 if it is not among them."""
+        name = place.function.rpartition(".")[2]
+        return next((n for at, n in self.times if (at.file, at.function) == (place.file, name)), 1)
+
+
 class Saver(Kind, frozen=True, kw_only=True):
     """A line that saves checkpoints. ``name``: of the function, ``torch.save``."""
 

@@ -107,8 +107,7 @@ class Boundary:
 
     def install(self) -> None:
         optimizer = torch.optim.Optimizer
-        original = optimizer._patch_step_function
-        boundary = self
+        original, boundary = optimizer._patch_step_function, self
 
         @functools.wraps(original)
         def patch_step(self: Any) -> None:
@@ -281,6 +280,7 @@ class Boundary:
                 ):
                     return original(*args, **kwargs)
                 boundary.backward_depth = 1
+                marks.backward_begins()
                 put((BACKWARD_BEGIN, began := wall_ns(), 0 if ends_step else OF_GRAD))
                 try:
                     result = original(*args, **kwargs)

@@ -33,6 +33,7 @@ from .models import (
 )
 from .only_added import OnlyAdded
 from .patches import hidden
+from .registered_hooks import repeated_hooks
 from .sent_again import SentAgain
 from .settings import SettingsWatch
 
@@ -249,6 +250,7 @@ class Inspection:
             with torch._C.DisableTorchFunction():
                 unused = self._unused_gradients(list(alive.values()))
         record["unused_gradients"] = unused
+        record["hooks"] = repeated_hooks(module for _, module in self.alive())
         record["frozen_by_name"] = self._frozen_by_name([row[0] for row in unused])
         if self.kept[2]:
             record.update(self._kept())

@@ -141,6 +141,11 @@ class Marks:
         self.clocked = not called & GRAD_ON
         self.put((ON_CPU, _cpu() - self.cpu_start, 0))
 
+    def backward_begins(self) -> None:
+        """If no module was called, making the batch and the forward lie before it."""
+        if self.clocked:
+            self.made_by_hand(GRAD_ON)
+
     def optimizer_ended(self) -> None:
         """An optimizer stepped that ends no step, of a GAN for example: the next batch may be made
         here, by hand."""

@@ -10,6 +10,7 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.rules.syntax import innermost, tree_of
 
 MODULE_FILE = "torch/nn/modules/module.py"
+DECORATORS = "torch/utils/_contextlib.py"  # ``@torch.no_grad()`` around a function
 BACKWARD = "_engine_run_backward"
 
 
@@ -31,6 +32,9 @@ def hook_frames(trees: CallTrees | None) -> list[int]:
     for n in range(len(frames) - 1, -1, -1):  # a frame's caller comes before it
         if n in above:
             above.add(frames[n].parent)
+    for n, frame in enumerate(frames):
+        if frame.parent in called and frame.file.endswith(DECORATORS):
+            called.add(n)
     return [
         n
         for n, frame in enumerate(frames)

@@ -2,8 +2,9 @@
 
 ## What it measures
 Time before the forward in which the training thread waits for another Python thread of its process
-(a `queue.Queue`, a future, an event), while no thread of the script works: their CPU time explains
-less than half of the wait. Samples of these threads show where they are instead.
+(a `queue.Queue`, a future, an event), while neither a thread nor another process of the script
+works: their CPU time explains less than half of the wait. Samples of these threads show where they
+are instead.
 
 ## Why it is slow
 A thread that makes batches ahead hides its work behind the training. If it sleeps between two looks
@@ -32,7 +33,7 @@ import re
 from msgspec.structs import replace
 
 from tdiag.evidence.feeding import Loaders
-from tdiag.evidence.machine import Environment
+from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.sampled import CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
@@ -44,6 +45,7 @@ from tdiag.rules.examples import budget, environment, op_line, ops, phases, stac
 from tdiag.rules.fetch_lines import by_hand_ns
 from tdiag.rules.loop_lines import BEFORE, beside_the_step
 from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES
+from tdiag.rules.waits import for_thread, processes_work
 from tdiag.units import per_step, percent
 
 CODE = "TD226"
@@ -51,8 +53,6 @@ NAME = "batches-awaited-from-a-thread"
 CLASS = "input"
 UNTRIED = "what the thread waits for is the script's own"
 
-# Files of the standard library in which a thread waits for another one, as leaves name them.
-_WAITS = ("/threading.py)", "queue.py)", "/_base.py)")
 _SLEEPS = re.compile(r"\bsleep\(")
 
 
@@ -62,6 +62,8 @@ def check(
     stacks: Stacks,
     environment: Environment,
     loaders: Loaders | None,
+    system: System | None,
+    threads: Threads | None,
     ops: Ops | None,
     trees: CallTrees | None,
 ) -> Found | None:
@@ -69,9 +71,11 @@ def check(
     if waiting < NOTICEABLE_FRAC * budget.step_ns or budget.has_device or not phases.prepare_waits:
         return None
     before = beside_the_step(BEFORE, stacks, ops, trees)
-    asking = [line for line in before if line.leaf.endswith(_WAITS)]
+    asking = [line for line in before if for_thread(line)]
     share = sum(line.self_frac for line in asking)
     if phases.beside_ns is None or phases.made_beside:  # unknown, or they work: TD214, TD219
+        return None
+    if processes_work(share, budget, phases, system, threads, loaders):  # TD228
         return None
     if stacks.samples < MIN_SAMPLES or not asking:
         return None
@@ -127,7 +131,7 @@ def _held_up(stacks: Stacks) -> StackLine | None:
     """The line at which most samples of the script's other threads are, unless they wait there for
     a thread themselves: then the training is what they wait for."""
     top = next(iter(stacks.others), None)
-    if top is None or top.self_frac <= MAJORITY_FRAC or top.leaf.endswith(_WAITS):
+    if top is None or top.self_frac <= MAJORITY_FRAC or for_thread(top):
         return None
     return top
 

@@ -4,7 +4,8 @@
 Bytes per parameter over all modules (8 means `float64`), the dtypes of the batches, and the clean
 time of the computing phases. On a CPU also: traced `float64` operations that take at least 5 % of
 the step in a model with narrower parameters. One buffer from NumPy is enough to make all later
-results `float64`.
+results `float64`. Programs that decompose matrices or solve systems in `float64` are left out:
+with as many digits as `float32` has, these fail or lose accuracy for ill-conditioned matrices.
 
 ## Why it is slow
 A float64 value takes twice the bytes, so half as many fit a vector register, a cache or a second of
@@ -25,7 +26,7 @@ their fixed cost, or were not counted, nothing is predicted. If only a part of t
 `float64`: the same for its share of the traced operations' time, with half the low end.
 
 ## When this advice is wrong
-Ill-conditioned solvers, long sums and some physics need `float64`: compare the losses.
+Long sums and some physics need `float64`: compare the losses.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from dataclasses import replace
 
 from tdiag.evidence.device import COMPUTE_FAMILIES
 from tdiag.evidence.feeding import Loader, Loaders
-from tdiag.evidence.roofline import WITHOUT_TF32, Roof, Work, convolves
+from tdiag.evidence.roofline import WITHOUT_TF32, OpWork, Roof, Work, convolves
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch, Ops
@@ -75,6 +76,8 @@ DEVICE_FASTER_HIGH = Threshold(
     "CUDA C++ Programming Guide, Throughput of Native Arithmetic Instructions, compute capability"
     " 8.6 and 8.9; 8.0 and 9.0 have half as many.",
 )
+# Ops that decompose a matrix or solve a system, by a part of their name.
+_SOLVES = ("cholesky", "eig", "svd", "_lu", "lu_", "_qr", "inv_ex", "inverse", "solve", "lstsq")
 # How code asks for float64: `x.double()`, `torch.float64`, `dtype="float64"`.
 ASKS = ("double", "float64", "DoubleTensor")
 
@@ -91,12 +94,14 @@ def check(
     settings: Settings | None,
     roof: Roof | None,
 ) -> Found | None:
+    if work is not None and _solves(work):
+        raise Abstain("matrices are decomposed in float64, for which float32 may be too coarse")
     mine = [x for x in modules.modules if x.parameters]
     parameters = sum(x.parameters for x in mine)
     narrow = layers is not None and bool(layers.dtypes) and "float64" not in layers.dtypes
     if narrow or not mine or sum(x.parameter_bytes for x in mine) != WIDE_BYTES * parameters:
         # complex64 takes as many bytes as float64
-        return _of_a_part(budget, work, phases, ops, dispatch, roof)
+        return _of_a_part(budget, work, phases, ops, dispatch, roof, bool(mine))
     loader = loaders.train() if loaders else None
     dtypes = loader.batch_dtypes or {} if loader else {}
     if any(name.startswith("complex") for name in dtypes):
@@ -137,11 +142,12 @@ def _of_a_part(
     ops: Ops | None,
     dispatch: Dispatch | None,
     roof: Roof | None,
+    of_a_model: bool,
 ) -> Found | None:
-    """float64 operations in a model with narrower parameters."""
+    """float64 operations in a model with narrower parameters, or without a model."""
     if budget.has_device or work is None:
         return None
-    wide = [op for op in work.ops if op.dtype == "float64"]
+    wide = list(filter(_wide, work.ops))
     traced = sum(op.host_ns for op in work.ops)
     share = sum(op.host_ns for op in wide) / traced if traced else 0.0
     computing = held(budget, *MODEL_PHASES) * share
@@ -151,10 +157,11 @@ def _of_a_part(
     gain = _gain(budget, computing, phases, ops, dispatch, roof)
     if computing < NOTICEABLE_FRAC * budget.step_ns or place is None:
         return None
+    narrower = ", although the model's parameters are narrower" if of_a_model else ""
     return Found(
         summary=(
             f"Operations on float64 take {per_step(computing, budget.step_ns)}, most of"
-            f" it{where(place)}, although the model's parameters are narrower."
+            f" it{where(place)}{narrower}."
         ),
         evidence=(
             frac("operations on float64, share of the traced time", share, "trace"),
@@ -207,6 +214,17 @@ def _gain(
         f" measured ({FASTER_HIGH}×).",
         MODEL_PHASES,
     )
+
+
+def _solves(work: Work) -> bool:
+    """Whether float64 ops that decompose matrices or solve systems take a noticeable part of the
+    traced time."""
+    solving = (x.host_ns for x in work.ops if any(part in x.name for part in _SOLVES) and _wide(x))
+    return sum(solving) >= NOTICEABLE_FRAC * sum(x.host_ns for x in work.ops) > 0
+
+
+def _wide(op: OpWork) -> bool:
+    return op.dtype == "float64"
 
 
 def _tf32(settings: Settings | None, work: Work | None) -> bool:

@@ -56,6 +56,7 @@ from tdiag.rules.loop_lines import (
     within_the_step,
 )
 from tdiag.rules.thresholds import LOW_END_FRAC
+from tdiag.rules.waits import for_process
 from tdiag.units import duration, per_step
 
 CODE = "TD709"
@@ -95,7 +96,7 @@ def check(
     before = beside_the_step(BEFORE, stacks, ops, trees)
     if phases is not None and phases.prepare_waits:  # a line that waits runs no Python
         others += before
-    mine = [x for x in stacks.training if x not in others]
+    mine = [x for x in stacks.training if x not in others and not for_process(x)]
     called = {x.at.spot: _callers_phase(x, ops, trees) for x in mine}
     candidates = (_with_libraries(x, budget, ops, called[x.at.spot]) for x in mine)
     mine = [x for x in candidates if _own(x) and not logs(x)]

@@ -5,7 +5,8 @@ The time of each phase over the steps that ran without a profiler: its slope wit
 (Theil-Sen, with its 95 % interval), from the shortest times of groups of steps. Reported if both
 halves of the run grow, if the phase does not fall back (as with each epoch), if it grows more than
 the computing around it, if no other phase grew more but unsteadily, and if the growth is
-noticeable. Nothing is reported for a minute with busy neighbours.
+noticeable. Nothing is reported for a minute with busy neighbours, and not a hook that is registered
+again and again (TD725).
 
 A run without `--profiling` goes on after its profiled windows, which take a minute at most. Then
 eight steps are timed whenever the run has lasted a twentieth longer, and stacks are sampled again
@@ -41,6 +42,7 @@ from tdiag.evidence.sampled import CallTrees, LateStacks, Stacks
 from tdiag.evidence.steps import Budget, PhaseGrowth, SlowingDown
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.training import RepeatedHooks
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
@@ -98,6 +100,7 @@ def check(
     memory: MemoryGrowth | None,
     system: System | None,
     late: LateStacks | None,
+    repeated: RepeatedHooks | None,
 ) -> Found | None:
     others = left_by_others(system) if system and slowing.phases and not slowing.late else 1.0
     if others <= 1 - NOTICEABLE_FRAC:
@@ -117,6 +120,8 @@ def check(
             place = _place(phase, late.stacks, ops, late.trees, memory)
         if place is None and (not slowing.late or _grew_by_then(phase, memory)):
             place = _place(phase, stacks, ops, trees, memory)
+        if place is not None and repeated is not None and repeated.of(place) > 1:
+            return None  # a hook that is registered again and again: TD725
         if place is not None or slowing.late:
             named = where(place) and f"most likely{where(place)}"
             return _found(phase, place, named or f"in {_named(phase, ops)}", slowing, budget)

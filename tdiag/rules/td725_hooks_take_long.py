@@ -5,20 +5,24 @@ Samples in functions that torch calls beside a module's forward: forward hooks o
 library, and functions that keep the tensors which autograd saves for backward
 (`saved_tensors_hooks`). They are told by the sampled stacks: a module's call leads to hooks, and
 they lead to no other module; torch's layers call a function that saves. torch's own are left out.
+Whether one module, or all together, have the same hook more than once is read between two windows.
 
 ## Why it is slow
 A hook runs at every call of every module that has it. One that computes statistics, checks values
 for overflow or copies activations may take as long as the forward itself. One that saves tensors
 elsewhere, on a disk or in the host's memory, runs for each of them, in forward and in backward.
+A hook that is registered for each epoch or trial and never removed runs once more in each of them.
 
 ## What to do
-Remove a debugging hook when it has done its work. Let one that watches the training return at once
+Remove a debugging hook when it has done its work: `register_forward_hook` returns a handle that
+does it. Let one that watches the training return at once
 in all but one of many steps, or register it for a few modules only. If memory allows, let autograd
 keep its tensors itself; if not, compute a few layers again (`torch.utils.checkpoint`).
 
 ## How the gain is computed
 The hooks' share of the samples, with its sampling error, as time of the step. High end: without the
-hooks. Low end: they run in one step of ten; of those that save tensors, half of it.
+hooks. Low end: they run in one step of ten; of those that save tensors, half of it; of one that is
+registered several times, all but one.
 
 ## When this advice is wrong
 Hooks that do a part of the model's work (offloading, quantisation, parallelism) must stay.
@@ -32,6 +36,7 @@ from collections.abc import Sequence
 from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import RepeatedHooks
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
@@ -49,7 +54,9 @@ UNTRIED = "which hooks may be removed is the user's choice; `--freeze` of one bo
 AFTER = {"TD711": "a hook that loops over values is slow because of the loop"}
 
 
-def check(budget: Budget, stacks: Stacks, trees: CallTrees) -> Found | None:
+def check(
+    budget: Budget, stacks: Stacks, trees: CallTrees, repeated: RepeatedHooks | None
+) -> Found | None:
     check_samples(stacks)
     shares: Counter[Place] = Counter()
     callers: dict[Place, Place | None] = {}
@@ -68,18 +75,28 @@ def check(budget: Budget, stacks: Stacks, trees: CallTrees) -> Found | None:
     step, here = budget.step_ns, where(top)
     of_saving = sum(trees.training[n].frac for n in saving)
     saved = of_saving > MAJORITY_FRAC * share
-    low, how = (LOW_END_FRAC, "half of it") if saved else (LOG_LOW_FRAC, "in one step of ten")
+    times = repeated.of(top) if repeated else 1
+    if times > 1:
+        what, low, how = f", which is registered {times} times", 1 - 1 / times, f"one of {times}"
+        fix = _removed(named, here)
+    elif saved:
+        what, low, how = ", which saves tensors for backward", LOW_END_FRAC, "half of it"
+        fix = _kept_by_autograd(here)
+    else:
+        what, low, how = "", LOG_LOW_FRAC, "in one step of ten"
+        fix = _rarely(named, here)
     return Found(
         summary=(
             f"{'Hooks' if saved else 'Hooks on modules'} take {percent(share)} of the step, most of"
-            f" it in {named}{here}{', which saves tensors for backward' if saved else ''}."
+            f" it in {named}{here}{what}."
         ),
         evidence=(
             frac("samples in hooks", share, "sample"),
             frac(f"samples in {named}", of_top, "sample"),
+            *([count("times it is registered in one place", times, "probe")] if times > 1 else []),
             count("samples of the training thread", stacks.samples, "sample"),
         ),
-        fix=_kept_by_autograd(here) if saved else _rarely(named, here),
+        fix=fix,
         gain=Gain(
             0.0 if budget.has_device else least * step * low,
             most * step,
@@ -87,6 +104,16 @@ def check(budget: Budget, stacks: Stacks, trees: CallTrees) -> Found | None:
             ("forward", "backward", "launch"),
         ),
         at=callers[top],
+    )
+
+
+def _removed(named: str, place: str) -> Fix:
+    return Fix(
+        f"Register the hook {named}{place} once: keep the handle and remove it when the epoch or"
+        " trial ends.",
+        "review",
+        action="Remove hooks that are no longer needed",
+        code="handle = model.register_forward_hook(hook)\n...  # train\nhandle.remove()",
     )
 
 

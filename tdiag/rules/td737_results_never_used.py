@@ -5,7 +5,8 @@ Calls of the forward pass and the loss that record gradients or that a module ma
 results are used for nothing: Python does not read them, no backward goes through them, they are not
 written into anything older, and whatever takes them is not used either. A result counts once Python
 can no longer reach it, so a figure that an attribute or a list still holds does not count. The
-place is the outermost line that leads to nothing used.
+place is the outermost line that leads to nothing used. A hook that is registered again and again is
+TD725's.
 
 ## Why it is slow
 A further pass of the model for a figure that only some steps show, an output that the loss does not
@@ -31,6 +32,7 @@ from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import NeverUsedLine, Ops
+from tdiag.evidence.training import RepeatedHooks
 from tdiag.model.diagnosis import Fix
 from tdiag.rules.base import Found, Gain, count, ns, where
 from tdiag.rules.call_parts import part_of_calls
@@ -45,7 +47,13 @@ UNTRIED = "whether the value is needed is known to the script alone"
 BY_WORK = True
 
 
-def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
+def check(
+    budget: Budget,
+    phases: Phases,
+    ops: Ops,
+    stacks: Stacks | None,
+    repeated: RepeatedHooks | None,
+) -> Found | None:
     if not ops.never_used:
         return None
     part = part_of_calls(phases, ops, stacks, lambda x: x.never_used_ns)
@@ -53,6 +61,8 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
         return None
     total = part.ns
     worst = max(ops.never_used, key=lambda x: x.ns).at
+    if worst is not None and repeated is not None and repeated.of(worst) > 1:
+        return None  # a hook that is registered again and again: TD725
     return Found(
         summary=(
             f"What is computed{where(worst)} is never used: {duration(total)} per step"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tdiag.diagnose.verdict import GUESS_CONFIDENCE
 from tdiag.evidence.steps import Steps
 from tdiag.model.diagnosis import Finding
-from tdiag.rules.examples import MS, flags, phases
+from tdiag.rules.examples import MS, at, flags, phases
 from tests.diagnose.test_verdict import TRACED, finding, run, work
 
 SURE = finding("python_loss", 0.12, high=0.16)
@@ -72,3 +73,18 @@ def test_what_lies_between_actions_is_the_rollouts_if_an_agent_acts(drawn: str, 
     clean = phases(prepare=60, forward=40)
     between = replace(clean, cpu_ns={"prepare": 58 * MS}, rolls_out=True)
     assert run({"prepare": 60}, between, flags(agent_library=drawn)).cls == cls
+
+
+def test_a_line_that_takes_most_of_the_time_before_the_forward_is_no_guess() -> None:
+    """40 % of a step that makes its batches by hand; circumstance alone must be most of it."""
+    parts: dict[str, float] = {"prepare": 40}
+    made = replace(phases(forward=60, prepare=40), cpu_ns={"prepare": 38 * MS})
+    named = replace(finding("cpu", 0.3, high=0.5), location=at(14), components=("prepare",))
+    assert run(parts, made, findings=(named,)).cls == "cpu"
+    assert run(parts, made, findings=(named,)).confidence > GUESS_CONFIDENCE
+    for less in (
+        replace(named, location=None),
+        replace(named, recoverable_ns=round(15 * MS)),  # of 40 ms
+        replace(named, components=("data_wait_cpu",)),
+    ):
+        assert run(parts, made, findings=(less,)).cls == "compute"

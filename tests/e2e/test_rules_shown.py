@@ -32,6 +32,7 @@ RULES = {
     "generated": {"TD214"},
     "piped": {"TD106"},
     "polled": {"TD226"},
+    "asked": {"TD228"},
     "handed": {"TD227"},
     "groups": {"TD751"},
     "formulas": {"TD502"},

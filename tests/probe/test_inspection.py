@@ -7,7 +7,14 @@ import pytest
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Flags, Gradients, Modules, Optimizers, Schedulers
+from tdiag.evidence.training import (
+    Flags,
+    Gradients,
+    Modules,
+    Optimizers,
+    RepeatedHooks,
+    Schedulers,
+)
 
 from .harness import watch_code
 
@@ -209,3 +216,33 @@ def test_the_part_of_a_model_that_nothing_updates_and_groups_of_one_setting(
     assert modules and [m.unused_within for m in modules.modules] == ["target"]
     assert optimizers
     assert [(o.groups, o.settings) for o in optimizers.optimizers] == [(2, 1)]
+
+
+HOOKED = (
+    COMMON
+    + """
+class Stats:
+    @torch.no_grad()
+    def see(self, module, inputs, output):  # SEE
+        self.mean = output.mean()
+
+def once(module, inputs, output):
+    pass
+
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model[0].register_forward_hook(once)
+model[2].register_forward_hook(once)
+for trial in range(3):
+    model[0].register_forward_hook(Stats().see)
+for x, y in loader:
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+)
+
+
+def test_hooks_that_one_module_has_several_times(tmp_path: Path) -> None:
+    hooks = seen(tmp_path, HOOKED, "ops")[0].get(RepeatedHooks)
+    assert hooks is not None
+    assert [(at.function, times) for at, times in hooks.times] == [("see", 3)]

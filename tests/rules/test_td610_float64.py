@@ -151,3 +151,30 @@ def test_products_of_float32_use_tf32_only_where_it_is_allowed(
         setting = Setting(name=set_to[0], value=set_to[1], at=at(3), per_step=0.0)
         evidence.add(Settings(settings=(setting,)))
     assert finding(evidence).at_best_ns == pytest.approx(74 * MS * (1 - 1 / times))
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "said"),
+    [
+        ("aten::linalg_cholesky_ex", 0.1, False),
+        ("aten::_linalg_eigh", 0.1, False),
+        ("aten::linalg_inv_ex", 0.01, True),  # of a camera, once a step
+        ("aten::mm", 0.9, True),
+    ],
+)
+def test_matrices_are_decomposed_in_float64_for_a_reason(
+    name: str, share: float, said: bool
+) -> None:
+    work = Work(
+        ops=tuple(
+            OpWork(name=op, dims=((60, 60),), dtype="float64", count=1.0, flops=0.0, moved=1e5,
+                   host_ns=part * 60 * MS, device_ns=None, at=at(20))
+            for op, part in ((name, share), ("aten::mul", 1 - share))
+        ),
+        calls=2.0,
+    )  # fmt: skip
+    found = run_rule(RULE, fires().add(work))
+    assert isinstance(found, Finding) is said
+    alone = run_rule(RULE, fires().add(work, Modules(modules=())))
+    assert isinstance(alone, Finding) is said
+    assert not isinstance(alone, Finding) or "narrower" not in alone.summary  # there is no model

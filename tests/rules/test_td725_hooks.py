@@ -7,7 +7,9 @@ import pytest
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.training import RepeatedHooks
 from tdiag.model.diagnosis import Finding
+from tdiag.model.place import Place
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import budget, stacks
 
@@ -33,6 +35,38 @@ def test_a_hook_is_the_scripts_or_a_librarys_other_than_torch(
     found = run_rule(find("TD725"), evidence.add(CallTrees(training=frames, workers=())))
     place = found.location if isinstance(found, Finding) else None
     assert (place and place.line) == line
+
+
+@pytest.mark.parametrize(("name", "hooks"), [("Stats.see", True), ("Net.forward", False)])
+def test_a_decorated_method_is_a_hook_as_well(name: str, hooks: bool) -> None:
+    """``@torch.no_grad()`` puts a frame of its own between the module and the hook."""
+    assert isinstance(run_rule(find("TD725"), decorated(name)), Finding) is hooks
+
+
+def test_a_hook_that_is_registered_again_and_again_is_to_be_removed() -> None:
+    once = run_rule(find("TD725"), decorated("Stats.see"))
+    place = Place(file="/home/me/stats.py", line=18, function="see")
+    again = RepeatedHooks(times=((place, 8),))
+    found = run_rule(find("TD725"), decorated("Stats.see").add(again))
+    assert isinstance(found, Finding) and isinstance(once, Finding)
+    assert "which is registered 8 times" in found.summary
+    assert "handle.remove()" in found.fix.code and "handle" not in once.fix.code
+    assert found.speedup is not None and once.speedup is not None
+    assert found.speedup.low < once.speedup.low  # one of eight stays: more than one step in ten
+    assert again.of(Place(file="/home/me/stats.py", line=20, function="Stats.other")) == 1
+
+
+def decorated(name: str) -> Evidence:
+    module, torch = "/lib/torch/nn/modules/module.py", "/lib/torch/utils/_contextlib.py"
+    mine = "/home/me/stats.py"
+    frames = (
+        CallFrame(name="main", file="/home/me/train.py", line=9, parent=-1, frac=1.0, user=True),
+        CallFrame(name="_call_impl", file=module, line=0, parent=0, frac=0.7, user=False),
+        CallFrame(name="decorate_context", file=torch, line=0, parent=1, frac=0.4, user=False),
+        CallFrame(name=name, file=mine, line=20, parent=2, frac=0.4, user=True),
+    )
+    evidence = Evidence().add(budget(forward=40, backward=50), stacks())
+    return evidence.add(CallTrees(training=frames, workers=()))
 
 
 CONV, ENGINE = "/lib/torch/nn/modules/conv.py", "/lib/torch/autograd/graph.py"

@@ -49,8 +49,10 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
         # the next batch (docs/phases.md).
         apart = "prepare" in wall or "unattributed" not in wall
         beside = "prepare" if apart else "unattributed"
+        functions = phases is not None and phases.without_modules
+        learning = "forward" if functions else beside
         acts = phases is not None and phases.acts
-        kinds.append(_ops(ops, whole(lead.all(OpsRecord)), beside, acts))
+        kinds.append(_ops(ops, whole(lead.all(OpsRecord)), (beside, learning), acts))
         if ops.syncs is not None or ops.synchronized:
             kinds.append(_sync_lines(ops))
     if calls := longest(lead.all(CallsRecord)):
@@ -68,9 +70,12 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
     return kinds
 
 
-def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool) -> Ops:
+def _ops(
+    record: OpsRecord, passes: Sequence[OpsRecord], beside: tuple[str, str], acts: bool
+) -> Ops:
     """The counts of ``record``. ``beside``: the phase of lines that the probe assigned to
-    ``prepare``; ``acts``: ``Phases.acts``. A line's time is that of its fastest pass: a single
+    ``prepare``, and of those of them that record gradients; ``acts``: ``Phases.acts``. A line's
+    time is that of its fastest pass: a single
     stall of the machine inside a call (0.6 s, in a line of 2 ms) would make all other lines look
     cheap."""
     steps = record.steps
@@ -113,7 +118,7 @@ def _ops(record: OpsRecord, passes: Sequence[OpsRecord], beside: str, acts: bool
     lines = tuple(
         OpLine(
             at=location(line.at) or NOWHERE,
-            phase=beside if line.phase == "prepare" else line.phase,
+            phase=beside[line.grad_calls > 0] if line.phase == "prepare" else line.phase,
             calls=line.calls / steps,
             grad_calls=line.grad_calls / steps,
             conversions={name: count / steps for name, count in line.conversions.items()},

@@ -320,6 +320,7 @@ class InspectionRecord(Record):
     unused_gradients: list[UnusedGradients] = []
     # Of these modules, those in which one is frozen by a plain attribute, and that one's name.
     frozen_by_name: dict[int, str] = {}
+    hooks: list[tuple[At, int]] = []  # registered more than once in one place: how often
     kept: list[tuple[At, int, int, int]] = []  # place, tensors, bytes, with a graph
     kept_of: int = 0  # the number of steps that made them
     kept_since: int = 0  # steps ago

@@ -45,6 +45,7 @@ from tdiag.evidence.training import (
     Modules,
     Optimizer,
     Optimizers,
+    RepeatedHooks,
     Saver,
     Savers,
     Scheduler,
@@ -64,9 +65,12 @@ def _by_cprofile(lead: Process) -> bool:
 
 
 def make_setting(lead: Process, processes: list[Process]) -> list[Kind]:
-    """Flags, Threads and Settings, if they were recorded."""
+    """Flags, Threads, Settings and RepeatedHooks, if they were recorded."""
     settings = _settings(lead)
     kinds: list[Kind] = [settings] if settings.settings else []
+    if (look := lead.last(InspectionRecord)) and look.hooks:
+        hooks = ((location(at), n) for at, n in look.hooks)
+        kinds.append(RepeatedHooks(times=tuple((at, n) for at, n in hooks if at)))
     if flags := lead.last(FlagsRecord):
         kinds.append(
             Flags(
