@@ -15,7 +15,7 @@ from tdiag.model.place import Spot
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import DATA_WAIT, held
 from tdiag.rules.environments import stepping
-from tdiag.rules.evaluation import acts
+from tdiag.rules.evaluation import rolls_out
 from tdiag.rules.files_by_hand import file_lines
 
 
@@ -36,7 +36,7 @@ def in_preparing(finding: Finding, evidence: Evidence, budget: Budget, on_batch:
 def prepared_by(evidence: Evidence) -> str:
     """The class of making batches by hand, without a DataLoader; "" if unknown.
 
-    Between two calls of an agent that draws actions, or mostly in an environment, it is a rollout.
+    Between two calls of an agent, or mostly in an environment, it is a rollout.
     If it is mostly CPU time, of any thread: preprocessing. If it is mostly waiting, at lines that
     work with files: storage. Otherwise, or if no trace shows when the device was idle: copying,
     waiting for a core or for the device, which the evidence here cannot separate.
@@ -48,7 +48,7 @@ def prepared_by(evidence: Evidence) -> str:
         return ""
     if "data_wait" in phases.wall_ns:
         return ""
-    if phases.rolls_out and acts(evidence.get(Flags), evidence.get(Calls)):
+    if rolls_out(phases, evidence.get(Flags), evidence.get(Calls)):
         return "rollout"
     if _steps_an_environment(evidence, phases):
         return "rollout"

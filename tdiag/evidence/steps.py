@@ -89,6 +89,7 @@ class Phases(Kind, frozen=True, kw_only=True):
     # gives batches: an agent acts.
     acts: bool = False
     rolls_out: bool = False  # most of it lies between two such calls: an environment is stepped
+    learners_acts: float = 0.0  # such calls per step of models that the script also trains
     # The time around the step (prepare and after_step): its share of the clean step ÷ its share of
     # the sampled steps. Not 1 if its work grows with the run: a metric over all results so far.
     around_scale: float = 1.0

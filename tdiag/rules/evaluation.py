@@ -28,6 +28,12 @@ DRAWS_A_STEP = Threshold(
     "By definition: an agent chooses an action for each thing it learns from. A sampler that"
     " draws an epoch's indices at once does so in one step of many.",
 )
+ACTS_A_STEP = Threshold(
+    8.0,
+    "calls of the trained model without gradients per step",
+    "Heuristic: values of the states and next states of a batch, for one or two models, take fewer;"
+    " between them the batch may be drawn from memory.",
+)
 
 SEEN_ONCE = "nothing, because only one was seen and it may be rare"  # of a gain's low end
 
@@ -43,6 +49,14 @@ def fits_data(
 def acts(flags: Flags | None, calls: Calls | None) -> bool:
     """Whether an agent is trained: actions are drawn, or a library of environments is imported."""
     return bool(flags and flags.agent_library) or drawn(calls) >= DRAWS_A_STEP
+
+
+def rolls_out(phases: Phases, flags: Flags | None, calls: Calls | None) -> bool:
+    """Whether most of the time before the forward gathers data to train on: it lies between two
+    calls of an agent, which draws actions, or is the model that is trained, called again and again
+    (self-play, a search)."""
+    again = phases.learners_acts >= ACTS_A_STEP
+    return phases.rolls_out and (again or acts(flags, calls))
 
 
 def adversarial(optimizers: Optimizers | None, phases: Phases | None) -> bool:

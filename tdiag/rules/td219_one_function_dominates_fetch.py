@@ -36,7 +36,8 @@ from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.sampled import CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import Calls, Ops
+from tdiag.evidence.training import Flags
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import (
@@ -50,6 +51,7 @@ from tdiag.rules.base import (
     sampling_range,
     where,
 )
+from tdiag.rules.evaluation import rolls_out
 from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
 from tdiag.rules.fetch_lines import (
@@ -88,6 +90,8 @@ def check(
     environment: Environment | None,
     ops: Ops | None,
     trees: CallTrees | None,
+    flags: Flags | None,
+    calls: Calls | None,
 ) -> Found | None:
     wall = by_hand_ns(budget, phases, environment, loaders)
     if phases and wall >= NOTICEABLE_FRAC * budget.step_ns and not budget.has_device:
@@ -108,10 +112,10 @@ def check(
         before = beside_the_step(BEFORE, stacks, ops, trees)
         lines = [line for line in before if line.at.spot not in of_loss]
         frames = trees.training if trees else ()
-        does = "The loop itself makes the batches, which"
-        if phases.rolls_out:
-            does = "What comes between an agent's actions"
-        return _by_hand(wall, does, lines, budget, stacks, ops, frames)
+        does, cls = "The loop itself makes the batches, which", CLASS
+        if rolls_out(phases, flags, calls):
+            does, cls = "What comes between an agent's actions", "rollout"
+        return _by_hand(wall, does, lines, budget, stacks, ops, frames, cls)
     if loaders is None or system is None:
         return None
     fed = feed_of(budget, loaders, phases, system := share_of_rank(system, threads))
@@ -131,6 +135,7 @@ def _by_hand(
     stacks: Stacks,
     ops: Ops | None,
     frames: Sequence[CallFrame],
+    cls: str = CLASS,
 ) -> Found | None:
     """What the script does between its steps at the lines ``found``: the loop ``does`` it, or waits
     for it, in ``wall`` ns per step. A single line is enough. ``frames``: who calls them."""
@@ -174,6 +179,7 @@ def _by_hand(
             fetches=True,
         ),
         at=top.at,
+        cls=cls,
     )
 
 

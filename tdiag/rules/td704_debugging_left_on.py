@@ -16,11 +16,12 @@ call or line.
 Put such switches behind an option, and use them only in a run that searches for an error.
 
 ## How the gain is computed
-Anomaly detection: calls that record gradients × its cost per call, measured in the process and as
-multiples of this machine's own call cost, plus the NaN check of each parameter's gradient, by
-number and size; at the high end also a stack for each parameter, which torch formats unless the
-last step's loss is still alive. At most the time of these calls and of backward. The torch
-profiler: its share of the samples, plus the torch calls × the measured time to record one.
+Anomaly detection: calls that record gradients, or the traced nodes of the graph if these are more,
+× its cost per call, measured in the process, as multiples of this machine's own call cost, and as
+what traced views took, which do no work; plus the NaN checks, as traced or of each parameter's
+gradient, by number and size; at the high end also a stack for each parameter, which torch formats
+unless the last step's loss is still alive. At most the time of these calls and of backward. The
+torch profiler: its share of the samples, plus the torch calls × the measured time to record one.
 Debuggers: their share of the samples. If no cost was measured, none is claimed.
 
 ## When this advice is wrong
@@ -29,20 +30,24 @@ Deterministic algorithms may be required, for example for a published result.
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as with_fields
 
 from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Dispatch, Ops
+from tdiag.evidence.torch_ops import Dispatch, HostOps, Ops
 from tdiag.evidence.training import PROFILERS, Flags, Modules, Optimizers, Settings
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, frac, known_to, ns, text, where
 from tdiag.rules.examples import budget, flags, op_line, ops
-from tdiag.rules.thresholds import MIN_SAMPLES
+from tdiag.rules.syntax import tree_of
+from tdiag.rules.thresholds import LOW_END_FRAC, MIN_SAMPLES
 
 CODE = "TD704"
 NAME = "debugging-left-on"
@@ -100,6 +105,15 @@ CHECK_NS_HIGH = Threshold(
     " 6.3 next to busy neighbours, where a plain torch.add took 1.7 times as long"
     " (benchmarks/rule_constants.py td704).",
 )
+MIN_VIEWS = Threshold(
+    8, "views per step", "Heuristic: the mean of fewer may be that of one that did not record."
+)
+ASKS = "detect_anomaly"  # Lightning's option
+# As traces name them: the engine's events around a node, parameters' own nodes, views, and what
+# torch.isnan(gradient).any() consists of.
+NODE, LEAF = "autograd::engine::evaluate_function: ", "AccumulateGrad"
+VIEWS = ("aten::view", "aten::t", "aten::transpose", "aten::permute", "aten::expand")
+CHECKS = ("aten::ne", "aten::any")
 # Innermost frames of torch's profilers while they start, stop and read their events.
 TORCHS_PROFILER = (
     "(profiler/profiler.py)", "(autograd/profiler.py)", "(autograd/profiler_util.py)",
@@ -145,11 +159,12 @@ def check(
     modules: Modules | None,
     settings: Settings | None,
     phases: Phases | None,
+    host_ops: HostOps | None,
 ) -> Found | None:
     made = settings or Settings(settings=())
     on: list[_Switch] = []
     if flags.anomaly_mode:
-        on.append(_anomaly(made, ops, dispatch, optimizers, modules, phases))
+        on.append(_anomaly(made, ops, host_ops, dispatch, optimizers, modules, phases))
     if flags.user_profiler:
         on.append(_profiler(made, budget, ops, dispatch, stacks))
     if flags.user_trace:
@@ -186,13 +201,14 @@ def check(
 def _anomaly(
     settings: Settings,
     ops: Ops | None,
+    host_ops: HostOps | None,
     dispatch: Dispatch | None,
     optimizers: Optimizers | None,
     modules: Modules | None,
     phases: Phases | None,
 ) -> _Switch:
     setting = settings.last("anomaly", True)
-    at = setting.at if setting else None
+    at = _asked_for(setting.at) if setting else None
     switch = _Switch(
         "anomaly detection",
         f"Call torch.autograd.set_detect_anomaly(False), or remove detect_anomaly(){where(at)}.",
@@ -201,7 +217,8 @@ def _anomaly(
     )
     if ops is None or dispatch is None:
         return switch
-    calls = sum(line.grad_calls for line in ops.lines)
+    calls = max(sum(line.grad_calls for line in ops.lines), _nodes(host_ops))
+    view, longest_view = _view_ns(host_ops)
     tensors = sum(one.tensors for one in optimizers.optimizers) if optimizers else 0
     numbers = sum(one.parameters for one in modules.modules) if modules else 0
     plain, a_tensor = calls * dispatch.op_ns, tensors * dispatch.op_ns
@@ -209,9 +226,10 @@ def _anomaly(
     if not plain:
         return switch
     in_forward, in_backward = _recording_ns(phases, ops)
-    low = plain * ANOMALY_CALLS_LOW + a_tensor * CHECK_CALLS_LOW + numbers * CHECK_NS_LOW
-    high = max(measured, plain * ANOMALY_CALLS_HIGH)
-    high += a_tensor * CHECK_CALLS_HIGH + numbers * CHECK_NS_HIGH
+    low = max(plain * ANOMALY_CALLS_LOW, calls * view * LOW_END_FRAC)
+    low += a_tensor * CHECK_CALLS_LOW + numbers * CHECK_NS_LOW
+    high = max(measured, plain * ANOMALY_CALLS_HIGH, calls * longest_view)
+    high += max(a_tensor * CHECK_CALLS_HIGH + numbers * CHECK_NS_HIGH, _checks_ns(host_ops))
     if in_forward >= a_tensor * LEAF_CALLS_LOW:  # else they are not made anew
         high += a_tensor * LEAF_CALLS_HIGH
     most = in_forward + in_backward
@@ -220,15 +238,52 @@ def _anomaly(
         low_ns=min(low, most),
         high_ns=min(high, most),
         why=f"each call that records gradients costs {ANOMALY_CALLS_LOW} to {ANOMALY_CALLS_HIGH}"
-        " plain calls more (or what was measured here), and each gradient is checked for NaN; at"
-        f" the high end, each parameter costs up to {LEAF_CALLS_HIGH} plain calls, too.",
+        " plain calls more (or what was measured here: at the low end half of it), and each"
+        " gradient is checked for NaN; at the high end, each parameter costs up to"
+        f" {LEAF_CALLS_HIGH} plain calls, too.",
         evidence=(
             count("calls that record gradients", calls, "ops", "per_step"),
+            *([ns("a view that records its stack", view, "trace")] if view else []),
             ns("cost of a plain call", dispatch.op_ns, "probe"),
             ns("cost of a call with gradients", dispatch.grad_op_ns, "probe"),
             count("gradients checked for NaN", tensors, "probe", "per_step"),
         ),
     )
+
+
+def _asked_for(at: Place) -> Place:
+    """Where the script asks a framework for it, if a framework switched it on at this line."""
+    calls = ast.walk(tree_of(at.file) or ast.Module([], []))
+    asked = (x.value.lineno for x in calls if isinstance(x, ast.keyword) and x.arg == ASKS)
+    return with_fields(at, line=next(asked, at.line))
+
+
+def _nodes(host_ops: HostOps | None) -> float:
+    """The nodes of the graph that backward goes through, per step, without the parameters' own. A
+    call may record several."""
+    traced = host_ops.ops if host_ops else ()
+    return sum(op.count for op in traced if op.name.startswith(NODE) and LEAF not in op.name)
+
+
+def _view_ns(host_ops: HostOps | None) -> tuple[float, float]:
+    """What a traced view took, ns per call: on average, and of the kind that took longest. A view
+    does no work, so if it records a stack, its time is the stack's; 0 if hardly any was traced."""
+    traced = host_ops.ops if host_ops else ()
+    views = [op for op in traced if op.name in VIEWS and op.count >= MIN_VIEWS]
+    calls = sum(op.count for op in views)
+    mean = sum(op.self_ns for op in views) / calls if calls else 0.0
+    return mean, max((op.self_ns / op.count for op in views), default=0.0)
+
+
+def _checks_ns(host_ops: HostOps | None) -> float:
+    """The traced checks for NaN, ns per step: a comparison and a reduction for each node; 0 if
+    there are fewer of them than half of the nodes."""
+    traced = host_ops.ops if host_ops else ()
+    checks = [op for op in traced if op.name in CHECKS]
+    known = len(checks) == len(CHECKS) and all(
+        op.count > MAJORITY_FRAC * _nodes(host_ops) for op in checks
+    )
+    return sum(op.self_ns for op in checks) if known else 0.0
 
 
 def _recording_ns(phases: Phases | None, ops: Ops) -> tuple[float, float]:

@@ -4,7 +4,8 @@
 Products and convolutions of the forward pass and the loss that take longer than a call's fixed
 cost. Their results are followed, through views and what works on each element or each row (a
 softmax, a sum over the last dimension), up to the calls that take them: a slice or an index takes
-its part, a diagonal its numbers, a cross entropy the rows that it does not ignore, a product with a
+its part, a diagonal its numbers, a gather its numbers if no softmax came before, `torch.where` the
+rows that it chooses, a cross entropy the rows that it does not ignore, a product with a
 column of mostly zeros the rows that it leaves, any other call takes all of it. Of its input, a
 linear layer takes the rows that are taken of its result. A result counts if at most half of it is
 taken until the counted steps are over, in none of them more: a metric may read it after the step. A
@@ -21,7 +22,8 @@ computes the unused rows again, with gradients of zero.
 Take the positions first, then apply the layer: `head(states[:, -1])` instead of
 `head(states)[:, -1]`, `head(states[labels != -100])` before the loss, `expert(x[choice == e])`.
 Of a product whose diagonal alone is read (variances without covariances), multiply rows in pairs:
-`(a * b.mT).sum(-1)` instead of `(a @ b).diagonal()`. Models of Hugging Face take
+`(a * b.mT).sum(-1)` instead of `(a @ b).diagonal()`. Of scores of all items of which a few are
+gathered, choose the weights first: `weight[items]`. Models of Hugging Face take
 `logits_to_keep`. Of a batch that is stepped through in parts, index the model's input:
 `model(batch[part])`.
 
@@ -62,6 +64,8 @@ UNTRIED = "the script must choose the rows before the layer"
 BY_WORK = True
 PHASES = ("forward", "loss")
 DIAGONALS = {"diagonal", "diag", "trace"}
+GATHERS = {"gather", "take_along_dim"}
+OVER_ROWS = {"softmax", "log_softmax", "cross_entropy"}  # which read all scores of a row
 CHOOSING_NS = Threshold(
     8e5,
     "ns",
@@ -132,7 +136,10 @@ def _fix(at: Place, chosen: Place | None) -> Fix:
         return _of_samples(chosen)
     function = innermost(tree_of(at.file), (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
     calls = (x for x in ast.walk(function or ast.Module([], [])) if isinstance(x, ast.Call))
-    return _of_diagonal(at) if DIAGONALS & set(map(name_of, calls)) else _of_positions(at)
+    names = set(map(name_of, calls))
+    if DIAGONALS & names:
+        return _of_diagonal(at)
+    return _of_columns(at) if GATHERS & names and not OVER_ROWS & names else _of_positions(at)
 
 
 def _of_diagonal(at: Place) -> Fix:
@@ -141,6 +148,16 @@ def _of_diagonal(at: Place) -> Fix:
         "manual",
         action="Compute only the diagonal of the product",
         code="diagonal = (a * b.mT).sum(-1)  # not (a @ b).diagonal()",
+    )
+
+
+def _of_columns(at: Place) -> Fix:
+    return Fix(
+        f"Compute only the scores that are gathered{where(at)}: choose their weights first.",
+        "manual",
+        action="Compute only the scores that are gathered",
+        code="scores = (weight[chosen] @ states.unsqueeze(-1)).squeeze(-1)"
+        "  # not (states @ weight.T).gather(1, chosen)",
     )
 
 

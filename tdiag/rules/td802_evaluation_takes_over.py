@@ -44,6 +44,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
+from tdiag.model.place import Spot
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.callers import busiest_beside, caller_of, inclusive, inclusive_of
@@ -58,7 +59,8 @@ from tdiag.rules.evaluation import (
     seen_once,
 )
 from tdiag.rules.examples import at, budget, loaders, phases
-from tdiag.rules.loop_lines import FunctionKey, chain, function_key, trains_at
+from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
+from tdiag.rules.loop_lines import FunctionKey, beside_the_step, chain, function_key, trains_at
 from tdiag.rules.syntax import function_around
 from tdiag.rules.thresholds import (
     LOW_END_FRAC,
@@ -127,7 +129,8 @@ def check(
         least = evaluating * (1 - 1 / times) * LOW_END_FRAC
         how = "half of what further passes over the same data take"
     evaluates = _evaluating(ops, modules)
-    beside = _beside_the_model(stacks, trees, evaluates)
+    inline = _after_an_evaluation(stacks, ops, trees, modules)
+    beside = _beside_the_model(stacks, trees, evaluates, inline)
     # Samples may have seen more or fewer evaluations than the clean steps.
     seen = sum(line.evaluating for line in stacks.training) if stacks else 0.0
     seen = max(seen, inclusive_of(evaluates, trees))
@@ -209,11 +212,31 @@ def _evaluating(ops: Ops | None, modules: Modules | None) -> set[FunctionKey]:
     return {function_key(x.file, function_around(x)) for x in called if x} - training
 
 
+def _after_an_evaluation(
+    stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None, modules: Modules | None
+) -> set[Spot]:
+    """The lines that follow the model's call in an evaluation that the training's own function
+    does, after its step, and what they call."""
+    frames = trees.training if trees else ()
+    called = [module.evaluated_at for module in (modules.modules if modules else ())]
+    first = {(function_key(x.file, function_around(x)), x.line) for x in called if x}
+    return {
+        line.at.spot
+        for line in beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
+        for function, number in chain(line, frames)
+        if any(function == of and number >= least for of, least in first)
+    }
+
+
 def _beside_the_model(
-    stacks: Stacks | None, trees: CallTrees | None, evaluating: set[FunctionKey]
+    stacks: Stacks | None,
+    trees: CallTrees | None,
+    evaluating: set[FunctionKey],
+    inline: set[Spot],
 ) -> list[StackLine]:
     """The lines of an evaluation that do not call the model, most samples first: metrics, decoding,
-    plots. An evaluation is what a framework runs as one, or one of these functions."""
+    plots. An evaluation is what a framework runs as one, one of these functions, or lines of the
+    training's own."""
     if stacks is None or stacks.samples < MIN_SAMPLES:
         return []
     frames = trees.training if trees else ()
@@ -225,6 +248,7 @@ def _beside_the_model(
         and line.own_frac + line.elsewhere_frac > MAJORITY_FRAC * line.self_frac
         and (
             line.evaluating > MAJORITY_FRAC * line.self_frac
+            or line.at.spot in inline
             or any(function in evaluating for function, _ in chain(line, frames))
         )
     ]

@@ -45,6 +45,12 @@ _FORMS = (
         "{name} = {x}.gather(1, {t}[:, None])[:, 0]",
     ),
     (
+        r"^\s*\w+ = (?P<ids>[\w.]+) == \w+$",
+        "add up the rows of every group with index_add",
+        "sums = torch.zeros(groups, rows.shape[1]).index_add(0, {ids}, rows)  # one row per group\n"
+        "# a softmax in each group: weights = scores.exp(); weights / sums_of_weights[{ids}]",
+    ),
+    (
         r"(?P<x>[\w.]+)\[\w+\]\.(?P<f>max|min)\(\)",
         "reduce all rows at once with .{f}(dim=1)",
         "{name} = {x}.flatten(1).{f}(dim=1).values",
@@ -96,6 +102,10 @@ _BROADCAST = _Way(
     "index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)",
     "difference = x[:, None] - y[None, :]  # every pair\ntotal = difference.sum(dim=1)",
 )
+OF_PARTS = _Way(
+    "give the parts a dimension of their own (view, unfold, stack) and compute all at once",
+    "parts = x.view(groups, -1, x.shape[-1])\npooled = (parts.softmax(1) * parts).sum(1)",
+)
 # Compares the same sequence at two places: ``labels[i] == labels[j]``, converted or not.
 _SAME_LABEL = re.compile(r"([\w.]+)\[(\w+)\]\)?(?:\.item\(\))?\s*[!=]=\s*(?:\w+\()?\1\[(\w+)\]")
 _ASSIGNS = re.compile(r"\s*(\w+) = ")
@@ -107,8 +117,11 @@ MOST_WAYS = Threshold(
 )
 
 
-def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
-    """The fix for a loop of these lines: the vectorised form that fits their text and conversions.
+def rewriting(
+    lines: Sequence[OpLine], python: Place | None = None, otherwise: _Way = _BROADCAST
+) -> Fix:
+    """The fix for a loop of these lines: the vectorised form that fits their text and conversions,
+    or ``otherwise`` if none does.
 
     Names the line that takes longest, or ``python``: a line that the loop calls.
     """
@@ -119,7 +132,7 @@ def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
     made = conversions(lines)
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
-    ways = _ways(lines, set(made))
+    ways = _ways(lines, set(made)) or [otherwise]
     texts = [way.text for way in ways[: int(MOST_WAYS)]]
     return Fix(
         f"Replace the loop{loop} ({', '.join(counts)} per step) by one expression over"
@@ -157,7 +170,7 @@ def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
         ways.append(_MASK)
     if conversions & _READS and not any("reduction=" in way.code for way in ways):
         ways.append(_REDUCE)
-    return ways or [_BROADCAST]
+    return ways
 
 
 def _over_parameters(places: Sequence[tuple[str, int]]) -> bool:

@@ -67,10 +67,15 @@ def test_a_bare_trace_keeps_its_threshold() -> None:
     assert bare.cls != "python_loss"
 
 
-@pytest.mark.parametrize(("drawn", "cls"), [("gymnasium", "rollout"), ("", "cpu")])
-def test_what_lies_between_actions_is_the_rollouts_if_an_agent_acts(drawn: str, cls: str) -> None:
-    """Two calls of a teacher without gradients look the same."""
-    clean = phases(prepare=60, forward=40)
+@pytest.mark.parametrize(
+    ("drawn", "calls", "cls"),
+    [("gymnasium", 1, "rollout"), ("", 1, "cpu"), ("", 7.9, "cpu"), ("", 8, "rollout")],
+)
+def test_what_lies_between_actions_is_the_rollouts_if_an_agent_acts(
+    drawn: str, calls: float, cls: str
+) -> None:
+    """Two calls of a teacher without gradients look the same; ``calls``: of the trained model."""
+    clean = replace(phases(prepare=60, forward=40), learners_acts=calls)
     between = replace(clean, cpu_ns={"prepare": 58 * MS}, rolls_out=True)
     assert run({"prepare": 60}, between, flags(agent_library=drawn)).cls == cls
 

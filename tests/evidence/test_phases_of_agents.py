@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .making import Run
+from .making import TEACHER, Run
 from .test_phases import in_ms, phases_of
 
 
@@ -53,3 +53,15 @@ def test_what_lies_between_two_actions_is_its_environment(
 
     run = Run(tmp_path).steps(30, step)
     assert phases_of(run).rolls_out is found
+    assert phases_of(run).learners_acts == 3
+
+
+def test_a_teacher_is_no_learner_that_acts(tmp_path: Path) -> None:
+    def step(run: Run, number: int) -> None:
+        for _ in range(3):
+            run.forward(2, module=TEACHER, grad=False)
+        run.forward(6)
+        run.backward(10)
+        run.update(3)
+
+    assert phases_of(Run(tmp_path).steps(30, step)).learners_acts == 0

@@ -171,3 +171,41 @@ def test_rows_that_a_gate_leaves(
 ) -> None:
     script = GATED.format(open=gate, used=used)
     check(tmp_path, script, least, most)
+
+
+ITEMS = """
+import torch
+from torch import nn
+class Ranker(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.items = nn.Linear(64, 64), nn.Embedding(30_000, 64)
+        self.bias = nn.Parameter(torch.zeros(30_000))
+    def forward(self, x, chosen):
+        made = self.body(x) @ self.items.weight.t() + self.bias
+        return {used}
+net = Ranker()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100_000):
+    loss = net(torch.randn(64, 64), torch.randint(0, 30_000, (64, 20))).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "least", "most"),
+    [
+        ("made.gather(1, chosen)", 0.5, 1.0),
+        ("made.log_softmax(-1).gather(1, chosen)", 0.0, 0.0),  # which reads all
+        ("made[:, :30].gather(1, chosen % 30)", 0.5, 1.0),  # of thirty
+        ("torch.where(torch.arange(64)[:, None] < 9, made, 0.0)", 0.5, 1.0),
+        ("torch.where(torch.arange(64)[:, None] < 60, made, 0.0)", 0.0, 0.0),
+        ("torch.where(made > 9, made, 0.0)", 0.0, 0.0),  # all are compared
+    ],
+)
+def test_scores_of_which_a_few_are_gathered_or_rows_chosen(
+    tmp_path: Path, used: str, least: float, most: float
+) -> None:
+    check_share(tmp_path, ITEMS.format(used=used), 10, lambda x: x.thrown_away_ns, least, most)

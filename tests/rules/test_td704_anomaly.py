@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Dispatch
-from tdiag.evidence.training import Modules, Optimizers
+from tdiag.evidence.torch_ops import Dispatch, HostOp, HostOps
+from tdiag.evidence.training import Modules, Optimizers, Setting, Settings
 from tdiag.model.diagnosis import Abstained
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, flags, module, op_line, ops, optimizers, phases
+from tdiag.rules.examples import MS, at, budget, flags, module, op_line, ops, optimizers, phases
+from tdiag.rules.td704_debugging_left_on import NODE
 
 from .test_td4xx_to_td7xx_loss_and_overhead import DISPATCH, finding, result
 
@@ -87,3 +90,42 @@ def test_parameters_whose_nodes_are_still_alive_cost_no_stack() -> None:
     (one,) = optimizers("SGD").optimizers
     found = finding("TD704", step.add(Optimizers(optimizers=(replace(one, tensors=400),))))
     assert found.at_best_ns == pytest.approx((2 * 65 + 400 * 6) * DISPATCH.op_ns, rel=0.01)
+
+
+def traced(**ops: tuple[float, float]) -> HostOps:
+    """Traced ops: calls per step, and µs of each."""
+    return HostOps(
+        ops=tuple(
+            HostOp(name=name, count=count, self_ns=count * us * 1e3,
+                   total_ns=count * us * 1e3)
+            for name, (count, us) in ops.items()
+        ),
+        per_step=1000.0, total_per_step=1000.0, backward_of={},
+    )  # fmt: skip
+
+
+def test_it_costs_a_stack_for_each_node_as_long_as_views_show() -> None:
+    """One call of attention records 200 nodes; views take 300 µs and other kinds of them 400."""
+    node = f"{NODE}MulBackward0"
+    names = {"aten::view": (100.0, 300.0), "aten::t": (20.0, 400.0), node: (200.0, 9.0),
+             f"{NODE}torch::autograd::AccumulateGrad": (50.0, 9.0),
+             "aten::ne": (150.0, 60.0), "aten::any": (150.0, 70.0)}  # fmt: skip
+    step = Evidence().add(budget(forward=150, backward=70), flags(anomaly_mode=True), DISPATCH)
+    step.add(phases(forward=150, backward=70))
+    step.add(ops(op_line(34, "forward", 2, grad_calls=2.0, elapsed_ns=150 * MS)))
+    found = finding("TD704", step.add(traced(**names)))
+    assert found.speedup is not None
+    assert found.at_best_ns == pytest.approx(200 * 0.4 * MS + 150 * 0.13 * MS, rel=0.01)
+    assert 1 - 1 / found.speedup.low == pytest.approx(200 * 0.1583 * MS / (220 * MS), rel=0.02)
+
+
+def test_it_is_where_a_framework_is_asked_for_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "trainer = Trainer(\n    devices=1,\n    detect_anomaly=True,\n)\ntrainer.fit()\n"
+    )
+    fit = Setting(name="anomaly", value=True, at=at(5, "main", file=str(script)), per_step=0.0)
+    step = Evidence().add(budget(forward=6, backward=9), flags(anomaly_mode=True), DISPATCH)
+    step.add(ops(op_line(34, "forward", 80, grad_calls=80.0)), Settings(settings=(fit,)))
+    found = finding("TD704", step)
+    assert found.location is not None and found.location.line == 3

@@ -166,3 +166,25 @@ def test_an_evaluation_by_parts_of_a_model_is_at_the_busiest_line_of_its_functio
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == line
     assert ("batch" in found.summary) is bool(batches)
+
+
+def test_a_metric_after_the_models_call_in_the_loop_itself() -> None:
+    """The script trains at lines 57 to 59 and evaluates in line 66; line 67 calls the metric."""
+    trees = frames(
+        ("", "<module>", 57, -1, 0.1),
+        ("", "<module>", 59, -1, 0.1),
+        ("", "<module>", 66, -1, 0.05),
+        ("", "<module>", 67, -1, 0.7),
+        ("", "concordance", 40, 3, 0.7),
+    )
+    pairs = stack(40, 0.7, function="concordance")
+    calls = ops(
+        op_line(57, "forward", 9, at=at(57, "<module>")),
+        op_line(59, "optimizer", 9, at=at(59, "<module>")),
+    )
+    model = module("Net", parameters=9, evaluated_at=at(66, "<module>"))
+    evidence = find("TD802").fires().add(trees, calls, stacks((pairs,)), Modules(modules=(model,)))
+    found = run_rule(find("TD802"), evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == 40
+    assert "concordance" in found.fix.text

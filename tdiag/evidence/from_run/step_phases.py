@@ -246,6 +246,7 @@ def make_phases(
         update_ns=_updating(timeline, roles, phases, clean) / steps,
         acts=_acting(timeline, roles, phases, clean),
         rolls_out=_acting(timeline, roles, phases, clean, again=True),
+        learners_acts=_learners_acts(timeline, roles, clean) / steps,
     )
 
 
@@ -275,6 +276,14 @@ def _acting(timeline: Slices, roles: Roles, phases: Ints, clean: Mask, again: bo
         acted &= np.append(False, acts)[position] & np.append(acts, False)[position]
     spent = int(timeline.ns[prepared].sum())
     return spent > 0 and int(timeline.ns[acted].sum()) > MAJORITY_FRAC * spent
+
+
+def _learners_acts(timeline: Slices, roles: Roles, clean: Mask) -> int:
+    """How often models act that are also trained, in all clean steps."""
+    arg, role = timeline.arg[roles.index], roles.role
+    trained = np.unique(arg[(role == MODEL) & (arg & GRAD_ON > 0)] >> MODULE_SHIFT)
+    acting = _acts(arg, role) & np.isin(arg >> MODULE_SHIFT, trained)
+    return int((acting & clean[timeline.step[roles.index]]).sum())
 
 
 def _collected_while_waiting(timeline: Slices, clean: Mask) -> int:

@@ -4,15 +4,16 @@ where the loss ignores most.
 The results of products and convolutions are followed through views, through what works on each
 element, and through what makes a row of each row (a softmax, a sum over the last dimension, a
 probability that is gathered), up to the calls that take them. A slice or an index takes its part,
-the same index once; a diagonal its numbers; a cross entropy takes the rows that it does not ignore;
-a product with a column of mostly zeros (a gate, a mask) takes the rows that it leaves; any other
-call takes everything, but for a branch on a truth value: a check of all rows. A linear layer takes
-of its input the rows that are taken of its result.
+the same index once; a diagonal its numbers, and so does a gather of scores that no softmax has
+made depend on their whole row; a cross entropy takes the rows that it does not ignore; a choice by
+rows (`torch.where`) takes those it chooses; a product with a column of mostly zeros (a gate, a
+mask) takes the rows that it leaves; any other call takes everything, but for a branch on a truth
+value: a check of all rows. A linear layer takes of its input the rows that are taken of its result.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,6 +39,8 @@ ELEMENTWISE = {
 }  # fmt: skip
 # Over the last dimension they make a row, or one number, of each row.
 ROWS = {"softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "all", "any", "gather"}
+MIXES = {"softmax", "log_softmax"}  # of which each number depends on its whole row
+GATHERS = {"gather", "take_along_dim"}  # which take single numbers of rows
 CHECKS = {"all", "any", "_is_all_true"}  # of truth values
 PICKS = {
     "__getitem__", "select", "narrow", "index_select", "gather", "take_along_dim", "masked_select",
@@ -46,6 +49,9 @@ PICKS = {
 DIAGONALS = {"diagonal", "diag", "trace"}  # which take numbers of all rows
 INDICES = (torch.int64, torch.int32, torch.bool)
 MULTIPLIES = {"mul", "__mul__", "__rmul__"}
+# Numbers of a whole product that take as long as one whose weights are picked by an index: 63 to
+# 218 with backward, for 18 to 30,000 rows of weights of 64 to 512 numbers (torch 2.13, two cores).
+GATHERED_COSTS = 128
 MOST_KEPT = 0.5  # half may be one of two parts
 
 
@@ -108,13 +114,20 @@ class Product:
         return self.samples_at or next(filter(None, places), None)
 
 
+class Rows(NamedTuple):
+    """How a tensor follows from a product: how many of its last dimensions make a row of the
+    product's (1 or 0), and whether each number depends on its whole row."""
+
+    width: int
+    mixed: bool = False
+
+
 class ThrownAway:
-    """One per window ``ops``. ``tensors``: the products that each comes from, and how many last
-    dimensions of it make a row of theirs (1 or 0)."""
+    """One per window ``ops``. ``tensors``: the products that each comes from, and how."""
 
     def __init__(self) -> None:
         self.made: list[Product] = []
-        self.tensors: ByTensor[dict[Product, int]] = ByTensor()
+        self.tensors: ByTensor[dict[Product, Rows]] = ByTensor()
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, at: Any, line: LineCalls, took: int
@@ -125,7 +138,7 @@ class ThrownAway:
         given = list(tensors_in(args, kwargs))
         long = name in PRODUCTS and took >= LONG_NS and len(results) == 1
         before: list[Product] = []
-        passed: list[tuple[Any, int, Product]] = []
+        passed: list[tuple[Any, Rows, Product]] = []
         for value in given:
             known = self.tensors.get(value)
             if not known or not (results or name in BRANCHES):
@@ -133,8 +146,11 @@ class ThrownAway:
             if not results and value.dtype is torch.bool:
                 continue
             left = _left_by(given, value) if name in MULTIPLIES else 1.0
-            for made, width in known.items():
-                onto = _made_of(value, width, name, args, kwargs, results)
+            chosen = _chosen_by(args, kwargs, value) if name == "where" else None
+            for made, (width, mixed) in known.items():
+                onto = None
+                if mixed or name not in GATHERS:
+                    onto = _made_of(value, width, name, args, kwargs, results)
                 if left <= MOST_KEPT:
                     made.spent.append((line, took))
                     made.take(left)
@@ -142,14 +158,21 @@ class ThrownAway:
                     if long:
                         before.append(made)
                     else:  # too short to be one itself
-                        passed.append((results[0], width, made))
+                        passed.append((results[0], Rows(width), made))
                 elif onto is not None:
-                    passed.append((*onto, made))
+                    passed.append((onto[0], Rows(onto[1], mixed or name in MIXES), made))
+                elif chosen is not None:
+                    made.take(chosen[0])
+                    if chosen[1]:
+                        made.samples_at = at
                 elif value is first and name in PICKS:
                     rows = not width or results[0].shape[-1:] == value.shape[-1:]
                     rows = rows and name not in DIAGONALS
+                    share = results[0].numel() / max(1, value.numel())
+                    if name in GATHERS and width:
+                        share = min(1.0, share * GATHERED_COSTS)
                     index = next((x for x in given if x is not value and x.dtype in INDICES), None)
-                    made.take(results[0].numel() / max(1, value.numel()), rows, index)
+                    made.take(share, rows, index)
                     if index is not None and results[0].shape[1:] == value.shape[1:]:
                         made.samples_at = at
                 elif value is first and name == "cross_entropy":
@@ -159,13 +182,13 @@ class ThrownAway:
                     made.take(1.0)
         if passed:  # once, although it may come from several
             passed[0][2].spent.append((line, took))
-        for onto, width, made in passed:
-            self._keep(onto, made, width)
+        for onto, rows, made in passed:
+            self._keep(onto, made, rows)
         if long:
             weights = (v for v in given if isinstance(v, torch.nn.Parameter))
             operand = next(map(id, weights), results[0].shape)
             self.made.append(Product(line, took, operand, results[0].requires_grad))
-            self._keep(results[0], self.made[-1], 1)
+            self._keep(results[0], self.made[-1], Rows(1))
             for layer in before:
                 layer.layers.append(self.made[-1])
 
@@ -182,11 +205,11 @@ class ThrownAway:
         self.made = []
         self.tensors.clear()
 
-    def _keep(self, tensor: Any, made: Product, width: int) -> None:
+    def _keep(self, tensor: Any, made: Product, rows: Rows) -> None:
         if known := self.tensors.get(tensor):
-            known[made] = width
+            known[made] = rows
         else:
-            self.tensors.keep(tensor, {made: width})
+            self.tensors.keep(tensor, {made: rows})
 
 
 def _recorded_ns(products: list[Product]) -> int:
@@ -232,6 +255,21 @@ def _left_by(given: list[Any], value: Any) -> float:
         return 1.0
     left: float = int(column.count_nonzero()) / column.numel()
     return left
+
+
+def _chosen_by(args: Any, kwargs: Any, value: Any) -> tuple[float, bool] | None:
+    """The share of rows that ``torch.where`` takes of one of its values, and whether it chooses
+    whole samples; None if it chooses single numbers. On a device, counting would wait for it."""
+    given = dict(zip(("condition", "input", "other"), args, strict=False)) | kwargs
+    condition = given.get("condition")
+    if not isinstance(condition, torch.Tensor) or condition.device.type != "cpu":
+        return None
+    by_rows = condition.dim() == value.dim() > 0 and condition.shape[-1] == 1 < value.shape[-1]
+    if not by_rows or not condition.numel():
+        return None
+    share: float = int(condition.count_nonzero()) / condition.numel()
+    of_samples = condition.shape[0] == condition.numel() == value.shape[0]
+    return (share if value is given.get("input") else 1.0 - share), of_samples
 
 
 def _not_ignored(args: Any, kwargs: Any) -> float:
