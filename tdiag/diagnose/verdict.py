@@ -43,6 +43,7 @@ GUESS_CONFIDENCE = Threshold(
 BLOCKED = "waiting in the dataset for something other than storage"  # a service, a lock, a sleep
 BEFORE_THE_FORWARD = "waiting for something other than the CPU before the forward"
 BY_HAND = "waiting for files between steps"
+NEITHER = "neither for storage nor for preprocessing"
 CACHED = "reading files that are in memory already (the page cache)"
 WORDS = {
     "io": "waiting for storage",
@@ -118,9 +119,8 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
     words = _words(choice, evidence, budget, costs, findings)
     summary = f"{choice.share:.0%} of the step goes to {words}"
     if family == "input" and whole - choice.share >= NOTICEABLE_FRAC:
-        summary = f"{whole:.0%} of the step waits for data: {choice.share:.0%} for " + (
-            words.removeprefix("waiting for ")
-        )
+        what = NEITHER if words == WORDS["input"] else f"for {words.removeprefix('waiting for ')}"
+        summary = f"{whole:.0%} of the step waits for data: {choice.share:.0%} {what}"
     summary += _next(choice)
     if family == "input" and costs.by_workers:
         summary += (
@@ -324,4 +324,7 @@ def _unknown(share: float, runner_up: str | None, summary: str) -> Verdict:
 def _next(choice: Choice) -> str:
     if choice.runner_up is None or choice.runner_up not in WORDS:
         return ""
-    return f"; next: {WORDS[choice.runner_up]} ({choice.runner_up_share:.0%})"
+    words = WORDS[choice.runner_up]
+    if choice.runner_up == "input" and family_of(choice.cls) == "input":
+        words = f"{words} otherwise"
+    return f"; next: {words} ({choice.runner_up_share:.0%})"

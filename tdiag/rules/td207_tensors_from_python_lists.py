@@ -14,8 +14,9 @@ Keep data as arrays or tensors from the start: `torch.from_numpy(array)`, `torch
 or fill a tensor that is created once.
 
 ## How the gain is computed
-The time in the calls, or of the samples on their lines, whichever is more. Low end: 85 % of the
-smaller of the two, because gathering the values into an array takes time, too.
+The time in the calls, or of the samples on their lines, whichever is more, and of the samples on
+lines of the fetch that make lists of arrays (`tolist`). Low end: 85 % of the smaller of the two,
+without these lines, because gathering the values into an array takes time, too.
 
 ## When this advice is wrong
 `from_numpy` shares memory: a later write to the array changes the tensor. Conversions by torch's
@@ -51,6 +52,8 @@ UNTRIED = "needs other code where the lists are made; `ceiling.data` bounds the 
 CONSTRUCTS = re.compile(r"\btorch\.(tensor|(Float|Long|Int|Double|Bool)Tensor)\(")
 
 
+# That of a line that makes a list of an array, which is then not needed.
+_LISTS = re.compile(r"\.tolist\(")
 IN_STEP = ("prepare", "forward", "loss")
 
 
@@ -82,6 +85,7 @@ def check(
         cost,
         _sampled(lines, stacks) * budget.step_ns,
         _components({line.phase for line in lines}),
+        _making_lists(stacks) * budget.step_ns if worst.phase == "data_wait" else 0.0,
     )
 
 
@@ -96,6 +100,13 @@ def _sampled(lines: list[OpLine], stacks: Stacks | None) -> float:
     places = {line.at.spot for line in lines}
     training = stacks.training if stacks else ()
     return sum(x.self_frac for x in training if x.at.spot in places)
+
+
+def _making_lists(stacks: Stacks | None) -> float:
+    """The share of the training thread's samples on lines of the fetch that make lists of
+    arrays."""
+    fetched = [x for x in stacks.training if x.phase == "data_wait"] if stacks else []
+    return sum(x.self_frac for x in fetched if _LISTS.search(linecache.getline(*x.at.spot)))
 
 
 def _constructing(ops: Ops, loaders: Loaders | None) -> list[OpLine]:
@@ -118,11 +129,14 @@ def _found(
     one_ns: float,
     other_ns: float,
     components: tuple[str, ...] = DATA_WAIT,
+    lists_ns: float = 0.0,
 ) -> Found:
-    """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none."""
+    """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none.
+    ``lists_ns``: of making the lists."""
     low, high = sorted((one_ns, other_ns or one_ns))
     how = percent(REPLACED_LOW_FRAC)
-    why = f"high end: all of the time in these calls; low end: {how} of it."
+    lists = " and of making lists for them" if lists_ns else ""
+    why = f"high end: all of the time in these calls{lists}; low end: {how} of the calls' time."
     return Found(
         summary=summary,
         evidence=evidence,
@@ -132,7 +146,7 @@ def _found(
             "safe",
             action="Build tensors from arrays instead of Python lists",
         ),
-        gain=Gain(low * REPLACED_LOW_FRAC, high, why, components),
+        gain=Gain(low * REPLACED_LOW_FRAC, high + lists_ns, why, components),
         at=at,
     )
 

@@ -6,7 +6,8 @@ the time of a fetch on a core. Reported if the lines of one function together ha
 the samples, with their sampling error, none of them alone has (TD218), and cores are left. On full
 cores TD202 reports it. If the loop makes its batches itself, without a DataLoader: samples of the
 lines before the forward, and the time between steps; there one line is enough, and a function
-counts with what it calls if none has half of them alone.
+counts with what it calls if none has half of them alone. Between an agent's actions the class is
+`rollout`.
 
 ## Why it is slow
 Every sample of every epoch pays for this function, in each worker.

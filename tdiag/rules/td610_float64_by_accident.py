@@ -77,7 +77,10 @@ DEVICE_FASTER_HIGH = Threshold(
     " 8.6 and 8.9; 8.0 and 9.0 have half as many.",
 )
 # Ops that decompose a matrix or solve a system, by a part of their name.
-_SOLVES = ("cholesky", "eig", "svd", "_lu", "lu_", "_qr", "inv_ex", "inverse", "solve", "lstsq")
+_SOLVES = (
+    "cholesky", "linalg_eig", "svd", "lu_factor", "linalg_lu", "linalg_qr", "linalg_inv", "inverse",
+    "_solve", "lstsq",
+)  # fmt: skip
 # How code asks for float64: `x.double()`, `torch.float64`, `dtype="float64"`.
 ASKS = ("double", "float64", "DoubleTensor")
 

@@ -18,8 +18,9 @@ does that.
 ## How the gain is computed
 High end: saving runs in the background. Low end: a quarter as many checkpoints, a tenth if they
 come more often than once in 50 steps; nothing, if only one checkpoint and no end of an epoch was
-seen: it may be rare. For what samples measure: within the sampling error; weights written by hand
-with a device: nothing, because it may work at the same time.
+seen: it may be rare. For what samples measure: within the sampling error, as much longer as the
+work around the step takes in the clean steps; at the high end its part of the clean time after the
+step. Weights written by hand with a device: nothing, because it may work at the same time.
 
 ## When this advice is wrong
 In a short run one checkpoint costs a larger share than in a full run: compare the time of one
@@ -55,7 +56,8 @@ from tdiag.rules.base import (
 )
 from tdiag.rules.evaluation import SEEN_ONCE, abstain_unless_epoch_ended, seen_once
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
-from tdiag.rules.loop_lines import saved_by_hand
+from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
+from tdiag.rules.loop_lines import beside_the_step, most_of_clean, saved_by_hand
 from tdiag.rules.thresholds import LOG_EVERY, LOG_LOW_FRAC, MIN_SAMPLES, RARER_LOW_FRAC
 from tdiag.units import duration, per_step, percent
 
@@ -89,7 +91,9 @@ def check(
     lines = saved_by_hand(stacks, ops, trees)
     by_hand = sum(line.self_frac for line in lines)
     if stacks is not None and stacks.samples >= MIN_SAMPLES and by_hand * budget.step_ns > saving:
-        return _by_hand(lines, by_hand, stacks.samples, budget)
+        after = beside_the_step(AFTER_THE_STEP, stacks, ops, trees)
+        sampled = phases.around_scale * sum(line.self_frac for line in after)
+        return _by_hand(lines, by_hand, sampled, stacks.samples, budget, phases.around_scale)
     if not saving:
         abstain_unless_epoch_ended(history, "checkpoint")
         return None
@@ -138,9 +142,21 @@ def _handling(lines: Sequence[StackLine], handled: float, budget: Budget) -> str
     return f", and its files {percent(handled / budget.step_ns)} more{where(lines[0].at)}"
 
 
-def _by_hand(lines: Sequence[StackLine], share: float, samples: int, budget: Budget) -> Found:
-    """Weights written without ``torch.save``, so no mark times it: samples do."""
-    at, least, most = lines[0].at, *known_to(share, samples)
+def _by_hand(
+    lines: Sequence[StackLine],
+    share: float,
+    sampled: float,
+    samples: int,
+    budget: Budget,
+    scale: float,
+) -> Found:
+    """Weights written without ``torch.save``, so no mark times it: samples do, and the clean time
+    after the step, of which these lines have their part. ``sampled``: samples after the step, as
+    clean time; ``scale``: ``Phases.around_scale``."""
+    at, (least, most) = lines[0].at, (scale * x for x in known_to(share, samples))
+    share = scale * share
+    clean = held(budget, "other") / budget.step_ns
+    most = min(1.0, max(most, most_of_clean(clean, share, sampled)))
     return Found(
         summary=(
             f"Saving weights by hand takes {per_step(share * budget.step_ns, budget.step_ns)}, most"

@@ -93,3 +93,12 @@ def test_a_line_that_takes_most_of_the_time_before_the_forward_is_no_guess() -> 
         replace(named, components=("data_wait_cpu",)),
     ):
         assert run(parts, made, findings=(less,)).cls == "compute"
+
+
+def test_what_else_data_is_awaited_for_has_words_of_its_own() -> None:
+    """Batches that are handed over slowly, beside preprocessing."""
+    more = run({"data_wait": 20, "data_wait_cpu": 40})
+    assert more.summary.startswith("60% of the step waits for data: 40% for preprocessing")
+    assert "next: waiting for data otherwise (20%)" in more.summary
+    less = run({"data_wait": 40, "data_wait_cpu": 20})
+    assert "40% neither for storage nor for preprocessing; next: waiting for pre" in less.summary

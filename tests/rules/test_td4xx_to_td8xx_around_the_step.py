@@ -275,6 +275,20 @@ def test_the_gain_of_arrays_holds_what_was_counted_and_what_was_sampled() -> Non
         assert found.at_best_ns == pytest.approx(most_ms * MS, abs=0.1 * MS)
 
 
+def test_lists_that_the_fetch_makes_of_arrays_go_as_well(tmp_path: Path) -> None:
+    script = tmp_path / "data.py"
+    script.write_text("x = torch.tensor(rows)\nrow = table[i].tolist()\nrow = table[i]\n")
+    line = op_line(
+        1, "data_wait", 1, constructions=1.0, elapsed_ns=12 * MS, at=at(1, file=str(script))
+    )
+    sampled = (replace(stack(0, 0.3, "", "data_wait"), at=at(n, file=str(script))) for n in (1, 2))
+    step = Evidence().add(budget(data_wait_cpu=30, forward=10), ops(line), stacks(tuple(sampled)))
+    found = result("TD207", step)
+    assert isinstance(found, Finding) and found.speedup is not None
+    assert found.at_best_ns == pytest.approx(24 * MS, rel=0.01)  # both lines' samples
+    assert found.speedup.low == round(40 / (40 - 0.85 * 12), 3)
+
+
 def test_a_line_that_mostly_does_other_things_is_not_blamed_for_construction() -> None:
     line = op_line(18, "forward", 20, constructions=1.0, elapsed_ns=8 * MS)
     assert result("TD207", Evidence().add(budget(forward=20), ops(line))) is None

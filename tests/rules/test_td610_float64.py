@@ -159,6 +159,7 @@ def test_products_of_float32_use_tf32_only_where_it_is_allowed(
         ("aten::linalg_cholesky_ex", 0.1, False),
         ("aten::_linalg_eigh", 0.1, False),
         ("aten::linalg_inv_ex", 0.01, True),  # of a camera, once a step
+        ("aten::_weight_norm_interface", 0.5, True),
         ("aten::mm", 0.9, True),
     ],
 )

@@ -61,6 +61,16 @@ def test_weights_written_without_torch_save_are_a_checkpoint(tmp_path: Path) -> 
     assert result("TD804", evidence) is None and result("TD713", evidence) is None
 
 
+def test_rare_saves_of_which_samples_saw_few_take_their_part_of_the_clean_steps(
+    tmp_path: Path,
+) -> None:
+    """Of all that was sampled after the step they are nine tenths; the clean steps have 20 ms."""
+    evidence = around(tmp_path, GZIPPED, (4, 0.126, "train"), (8, 0.014, "train"))
+    found = result("TD803", evidence)
+    assert isinstance(found, Finding)
+    assert found.at_best_ns == pytest.approx(18 * MS, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("text", "leaf", "saves"),
     [
