@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +14,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain
 from tdiag.rules.call_parts import BackwardShare, backward_share
+from tdiag.rules.syntax import innermost, tree_of
 
 FIXED_COST_FACTOR = Threshold(
     6,
@@ -169,13 +172,28 @@ def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> flo
         rarest = often * (1 - NOTICEABLE_FRAC)
         alike = [_best_ns(op, roof) for op in work.ops if op.count >= rarest]
         return sum(alike) if alike else None
-    functions = {(line.at.file, line.at.function) for line in mine}
+    functions = {(line.at.file, line.at.function, _lines_of(line.at)) for line in mine}
     found = [
         _best_ns(op, roof)
         for op in work.ops
-        if op.at and not op.backward and any(_is(file, name, op.at) for file, name in functions)
+        if (at := op.at)
+        and not op.backward
+        and any(
+            _is(file, name, at) and (not at.line or at.line in lines)
+            for file, name, lines in functions
+        )
     ]
     return sum(found) * (1 + BACKWARD_WORK) if found else None
+
+
+def _lines_of(at: Place) -> range:
+    """The lines of the function around this one, its decorators included: many have the name
+    ``forward``. Any line where the source is unknown."""
+    around = innermost(tree_of(at.file), (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
+    if not isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return range(sys.maxsize)
+    first = min([around.lineno, *(x.lineno for x in around.decorator_list)])
+    return range(first, (around.end_lineno or first) + 1)
 
 
 def products_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> float:

@@ -102,7 +102,7 @@ def value_loops(
     loops = [
         x
         for x in ops.lines
-        if x.in_loop and again_and_again(x) and not in_hook(x, hooks) and x.at.spot not in logging
+        if x.in_loop and _again_and_again(x) and not in_hook(x, hooks) and x.at.spot not in logging
     ]
     reading = {
         (line.at.file, line.at.function)
@@ -110,9 +110,7 @@ def value_loops(
         if line.phase == "forward" and _reads(line) >= MIN_LINE_CALLS * line.turns
     }
     recording = {(line.at.file, line.at.function) for line in loops if line.grad_calls}
-    over_layers = {
-        loop_of(x) for x in ops.lines if x.phase == "forward" and LAYERS & x.names.keys()
-    }
+    over_layers = {_head(x) for x in ops.lines if x.phase == "forward" and LAYERS & x.names.keys()}
     return [
         line
         for line in loops
@@ -122,7 +120,7 @@ def value_loops(
             and (line.at.file, line.at.function) in reading & recording
             and not LAYERS & line.names.keys()
             and not _of_a_layer(line)
-            and (loop_of(line) is None or loop_of(line) not in over_layers)
+            and (_head(line) is None or _head(line) not in over_layers)
         )
     ]
 
@@ -132,7 +130,7 @@ def _of_a_layer(line: OpLine) -> bool:
     return line.at.function.rpartition(".")[2] == "forward" and not in_a_loop(line.at)
 
 
-def loop_of(line: OpLine) -> tuple[str, int] | None:
+def _head(line: OpLine) -> tuple[str, int] | None:
     """The statement of the loop around the line."""
     head = loop_head(line.at)
     return head.spot if head else None
@@ -154,7 +152,7 @@ def python_inside(
     return most.at if most and sum(x.self_frac for x in python) > issuing else None
 
 
-def again_and_again(line: OpLine) -> bool:
+def _again_and_again(line: OpLine) -> bool:
     """Whether one torch function is called often enough for a loop over elements. Many different
     calls suggest a library function (``torch.distributions`` checks its arguments) or a long
     expression."""

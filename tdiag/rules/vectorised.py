@@ -47,8 +47,8 @@ _FORMS = (
     (
         r"^\s*\w+ = (?P<ids>[\w.]+) == \w+$",
         "add up the rows of every group with index_add",
-        "sums = torch.zeros(groups, rows.shape[1]).index_add(0, {ids}, rows)  # one row per group\n"
-        "# a softmax in each group: weights = scores.exp(); weights / sums_of_weights[{ids}]",
+        "sums = torch.zeros(groups, rows.shape[1]).index_add(0, {ids}, rows)\n"
+        "# a softmax in each group: exp(scores) / their sums[{ids}]",
     ),
     (
         r"(?P<x>[\w.]+)\[\w+\]\.(?P<f>max|min)\(\)",
@@ -102,10 +102,6 @@ _BROADCAST = _Way(
     "index with broadcasting (x[:, None] - y[None, :]) and reduce with .sum(dim)",
     "difference = x[:, None] - y[None, :]  # every pair\ntotal = difference.sum(dim=1)",
 )
-OF_PARTS = _Way(
-    "give the parts a dimension of their own (view, unfold, stack) and compute all at once",
-    "parts = x.view(groups, -1, x.shape[-1])\npooled = (parts.softmax(1) * parts).sum(1)",
-)
 # Compares the same sequence at two places: ``labels[i] == labels[j]``, converted or not.
 _SAME_LABEL = re.compile(r"([\w.]+)\[(\w+)\]\)?(?:\.item\(\))?\s*[!=]=\s*(?:\w+\()?\1\[(\w+)\]")
 _ASSIGNS = re.compile(r"\s*(\w+) = ")
@@ -117,11 +113,8 @@ MOST_WAYS = Threshold(
 )
 
 
-def rewriting(
-    lines: Sequence[OpLine], python: Place | None = None, otherwise: _Way = _BROADCAST
-) -> Fix:
-    """The fix for a loop of these lines: the vectorised form that fits their text and conversions,
-    or ``otherwise`` if none does.
+def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
+    """The fix for a loop of these lines: the vectorised form that fits their text and conversions.
 
     Names the line that takes longest, or ``python``: a line that the loop calls.
     """
@@ -132,7 +125,7 @@ def rewriting(
     made = conversions(lines)
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
-    ways = _ways(lines, set(made)) or [otherwise]
+    ways = _ways(lines, set(made))
     texts = [way.text for way in ways[: int(MOST_WAYS)]]
     return Fix(
         f"Replace the loop{loop} ({', '.join(counts)} per step) by one expression over"
@@ -166,11 +159,11 @@ def _ways(lines: Sequence[OpLine], conversions: set[str]) -> list[_Way]:
         ways.insert(int(pairs), _Way(f"replace the branch by the mask `{mask}`", code))
     elif by_value:
         ways.append(_WHERE)
-    elif conversions & SELECTING:
+    elif conversions & SELECTING and not any("index_add" in way.code for way in ways):
         ways.append(_MASK)
     if conversions & _READS and not any("reduction=" in way.code for way in ways):
         ways.append(_REDUCE)
-    return ways
+    return ways or [_BROADCAST]
 
 
 def _over_parameters(places: Sequence[tuple[str, int]]) -> bool:

@@ -35,7 +35,6 @@ RULES = {
     "asked": {"TD228"},
     "handed": {"TD227"},
     "groups": {"TD751"},
-    "grouped": {"TD752"},
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},
     "reduced": {"TD903"},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.model.place import Place
-from tdiag.rules.loop_heads import carries, loop_head
+from tdiag.rules.loop_heads import loop_head
 
 SOURCE = """\
 def loss(scores, sizes):
@@ -45,24 +45,3 @@ def test_a_file_that_is_no_python_has_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
     assert loop_head(Place(file=str(tmp_path / "train.py"), line=1)) is None
     assert loop_head(Place(file=str(tmp_path / "gone.py"), line=1)) is None
-
-
-@pytest.mark.parametrize(
-    ("body", "needs"),
-    [
-        ("h = decay * h + x[t]", True),
-        ("h *= decay", True),
-        ("out.append(h)\n    h = step(h)", True),
-        ("if t:\n        h = h.tanh()", True),
-        ("y = x[t].tanh()\n    out.append(y * y)", False),
-        ("total = total + x[t]", False),
-        ("total += x[t]\n    n += 1", False),
-        ("out = out.index_add(0, rows, x[t])", False),
-        ("for i in range(3):\n        y = x[t] * i\n        out.append(y)", False),
-    ],
-)
-def test_whether_a_turn_needs_the_one_before(tmp_path: Path, body: str, needs: bool) -> None:
-    script = tmp_path / "model.py"
-    script.write_text(f"for t in range(9):\n    {body}\n")
-    linecache.checkcache()
-    assert carries(Place(file=str(script), line=2, function="forward")) is needs

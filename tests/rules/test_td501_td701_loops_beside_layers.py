@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Dispatch, OpLine
+from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Place
@@ -80,6 +80,36 @@ def test_a_loop_whose_shapes_need_little_of_its_time_is_found_by_the_roofline() 
 
 def test_a_loop_whose_calls_work_is_none_of_little_calls() -> None:
     assert result("TD701", attending(needs_ms=30)) is None
+
+
+def test_the_work_of_another_method_of_that_name_is_not_the_loops(tmp_path: Path) -> None:
+    """Each class of the file has a ``forward``; a trace names where each begins."""
+    script = tmp_path / "model.py"
+    script.write_text(
+        "class Body:\n    def forward(self, x):\n        return x @ self.w\n"
+        "class Readout:\n    @traced\n    def forward(self, x):\n"
+        "        for g in range(64):\n            pool(x[g])\n"
+    )
+    evidence = attending(needs_ms=30)
+    counted, work = evidence.get(Ops), evidence.get(Work)
+    assert counted is not None and work is not None
+
+    def moved(line: int) -> Evidence:
+        """The work is in a ``forward`` that begins at this line."""
+        there = at(line, "forward", str(script))
+        loop = replace(counted.lines[0], at=at(8, "forward", str(script)))
+        return evidence.add(
+            replace(counted, lines=(loop, *counted.lines[1:])),
+            replace(work, ops=tuple(replace(op, at=there) for op in work.ops)),
+        )
+
+    assert result("TD701", moved(5)) is None
+    # What the loop itself needs is unknown then, and so is whether its calls do little.
+    assert result("TD701", moved(2)) is None
+    mine = replace(work.ops[0], at=at(5, "forward", str(script)), flops=1e6)
+    both = moved(2).get(Work)
+    assert both is not None
+    assert result("TD701", evidence.add(replace(both, ops=(*both.ops, mine)))) is not None
 
 
 def test_tensors_made_one_by_one_are_no_small_calls_of_the_model() -> None:
