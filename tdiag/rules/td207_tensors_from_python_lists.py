@@ -15,8 +15,8 @@ or fill a tensor that is created once.
 
 ## How the gain is computed
 The time in the calls, or of the samples on their lines, whichever is more, and of the samples on
-lines of the fetch that make lists of arrays (`tolist`). Low end: 85 % of the smaller of the two,
-without these lines, because gathering the values into an array takes time, too.
+lines of a fetch without workers that make lists of arrays (`tolist`). Low end: 85 % of the smaller
+of the two, without these lines, because gathering the values into an array takes time, too.
 
 ## When this advice is wrong
 `from_numpy` shares memory: a later write to the array changes the tensor. Conversions by torch's

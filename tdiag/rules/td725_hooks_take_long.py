@@ -15,9 +15,9 @@ A hook that is registered for each epoch or trial and never removed runs once mo
 
 ## What to do
 Remove a debugging hook when it has done its work: `register_forward_hook` returns a handle that
-does it. Let one that watches the training return at once
-in all but one of many steps, or register it for a few modules only. If memory allows, let autograd
-keep its tensors itself; if not, compute a few layers again (`torch.utils.checkpoint`).
+does it. Let one that watches the training return at once in all but one of many steps, or register
+it for a few modules only. If memory allows, let autograd keep its tensors itself; if not, compute a
+few layers again (`torch.utils.checkpoint`).
 
 ## How the gain is computed
 The hooks' share of the samples, with its sampling error, as time of the step. High end: without the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import CallFrame, CallTrees
@@ -122,3 +123,13 @@ def test_functions_that_save_tensors_are_called_by_torchs_layers(
     assert found.summary.startswith(f"Hooks take {share} of the step")
     assert found.summary.endswith("which saves tensors for backward.")
     assert "checkpoint(block" in (found.fix.code or "")
+
+
+@pytest.mark.parametrize("code", ["TD714", "TD737"])
+def test_what_a_repeated_hook_costs_is_left_to_this_rule(code: str) -> None:
+    evidence = find(code).fires()
+    found = run_rule(find(code), evidence)
+    assert isinstance(found, Finding) and found.location is not None
+    name = found.location.function.rpartition(".")[2]
+    times = ((replace(found.location, function=name), 3),)
+    assert run_rule(find(code), evidence.add(RepeatedHooks(times=times))) is None

@@ -75,9 +75,8 @@ def _ops(
 ) -> Ops:
     """The counts of ``record``. ``beside``: the phase of lines that the probe assigned to
     ``prepare``, and of those of them that record gradients; ``acts``: ``Phases.acts``. A line's
-    time is that of its fastest pass: a single
-    stall of the machine inside a call (0.6 s, in a line of 2 ms) would make all other lines look
-    cheap."""
+    time is that of its fastest pass: a single stall of the machine inside a call (0.6 s, in a line
+    of 2 ms) would make all other lines look cheap."""
     steps = record.steps
     fastest: dict[tuple[object, ...], float] = {}
     backward: dict[tuple[object, ...], float] = {}
