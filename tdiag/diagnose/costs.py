@@ -27,6 +27,7 @@ from tdiag.rules.log_lines import written_in_forward
 from tdiag.rules.loops import in_loss
 from tdiag.rules.own_workers import taken_by_workers
 from tdiag.rules.thresholds import HIGH_FRAC, MIN_SAMPLES
+from tdiag.rules.waits import cores_beside
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for data,
 # and a device that the host leaves idle. The member class determines the fix.
@@ -178,20 +179,10 @@ def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     cpu = phases.cpu_ns.get("prepare") if phases else None
     wall = phases.wall_ns.get("prepare", 0.0) if phases else 0.0
     working = cpu is None or cpu > MAJORITY_FRAC * wall * undisturbed(evidence)
-    working = working or _cores_beside(evidence, budget) > MAJORITY_FRAC * budget.share("prepare")
+    waiting = budget.share("prepare")
+    known = budget, phases, evidence.get(System), evidence.get(Threads)
+    working = working or (cores_beside(waiting, *known) or 0.0) > MAJORITY_FRAC * waiting
     costs.add("cpu" if working else "io", costs.unknown.pop("prepare"))
-
-
-def _cores_beside(evidence: Evidence, budget: Budget) -> float:
-    """Cores that other threads and processes of the program use at least, on average: what it uses
-    without the training thread, and without torch's threads if they all help whenever it
-    computes."""
-    system, phases, threads = evidence.get(System), evidence.get(Phases), evidence.get(Threads)
-    if system is None or system.cores_used is None or phases is None or threads is None:
-        return 0.0
-    own = sum(phases.cpu_ns.values()) / budget.step_ns
-    computing = sum(map(budget.share, MODEL_PHASES))
-    return system.cores_used - own - computing * (threads.intra_op - 1)
 
 
 def _from_own_workers(costs: Costs, evidence: Evidence, budget: Budget) -> None:

@@ -47,7 +47,7 @@ from tdiag.rules.feed import cores_full, free_cores
 from tdiag.rules.loop_lines import BEFORE, beside_the_step, check_samples
 from tdiag.rules.syntax import statement_text
 from tdiag.rules.thresholds import LOW_END_FRAC
-from tdiag.rules.waits import cores_beside, for_process, for_thread, processes_work
+from tdiag.rules.waits import cores_of_processes, for_process, for_thread, processes_work
 from tdiag.units import per_step
 
 CODE = "TD228"
@@ -70,18 +70,18 @@ def check(
     trees: CallTrees | None,
 ) -> Found | None:
     check_samples(stacks)
-    evidence = budget, phases, system, threads, loaders
+    known = budget, phases, system, threads, loaders
     before = beside_the_step(BEFORE, stacks, ops, trees)
     asking = [line for line in before if for_process(line)]
     pooled = [line for line in before if for_thread(line)]
-    if processes_work(sum(line.self_frac for line in pooled), *evidence):
+    if processes_work(sum(line.self_frac for line in pooled), *known):
         asking += pooled
     share = sum(line.self_frac for line in asking)
     least, most = known_to(share, stacks.samples)
     if least < NOTICEABLE_FRAC or budget.has_device:
         return None
     top = max(asking, key=lambda line: line.self_frac)
-    working = max(share, cores_beside(share, *evidence) or 0.0)
+    working = max(share, cores_of_processes(share, *known) or 0.0)
     if _ASKS_AND_WAITS.search(statement_text(*top.at.spot)):
         working = share
     # Both at the same time take as long as the longer one.

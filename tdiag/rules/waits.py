@@ -35,23 +35,35 @@ def cores_beside(
     phases: Phases | None,
     system: System | None,
     threads: Threads | None,
-    loaders: Loaders | None,
 ) -> float | None:
-    """Cores that other processes of the program use, on average, if the training thread waits for
-    ``waiting``, a share of the step, 0..1: what the whole program uses beyond what its threads can,
-    the training thread in the rest of the step, torch's while it computes, and Python's. None if
-    that is unknown, or if a loader has workers, whose part of it is."""
-    loader = loaders.train() if loaders else None
-    if system is None or system.cores_used is None or threads is None or phases is None:
-        return None
-    if loader is not None and loader.num_workers:
+    """Cores that other threads and processes of the program use at least, on average, if the
+    training thread waits for ``waiting``, a share of the step, 0..1: what the program uses without
+    the training thread in the rest of the step, and without torch's threads if they all help
+    whenever it computes. None if that is unknown."""
+    if system is None or system.cores_used is None or phases is None or threads is None:
         return None
     computing = sum(map(budget.share, MODEL_PHASES))
-    beside = (phases.beside_ns or 0.0) / budget.step_ns
-    mine = 1 - waiting + computing * (threads.intra_op - 1) + beside
-    return max(0.0, system.cores_used - mine)
+    return max(0.0, system.cores_used - (1 - waiting) - computing * (threads.intra_op - 1))
 
 
-def processes_work(waiting: float, *evidence: Any) -> bool:
-    """Whether other processes use a core during most of the wait (:func:`cores_beside`)."""
-    return (cores_beside(waiting, *evidence) or 0.0) > MAJORITY_FRAC * waiting
+def cores_of_processes(
+    waiting: float,
+    budget: Budget,
+    phases: Phases | None,
+    system: System | None,
+    threads: Threads | None,
+    loaders: Loaders | None,
+) -> float | None:
+    """Of :func:`cores_beside` what other processes use at least. None as well if a loader has
+    workers, which use part of it."""
+    loader = loaders.train() if loaders else None
+    beside = cores_beside(waiting, budget, phases, system, threads)
+    if beside is None or phases is None or (loader and loader.num_workers):
+        return None
+    return max(0.0, beside - (phases.beside_ns or 0.0) / budget.step_ns)
+
+
+def processes_work(waiting: float, *known: Any) -> bool:
+    """Whether other processes use a core during most of ``waiting``; arguments as of
+    :func:`cores_of_processes`."""
+    return (cores_of_processes(waiting, *known) or 0.0) > MAJORITY_FRAC * waiting
