@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from tdiag.evidence.torch_ops import SameInput
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
@@ -202,6 +203,8 @@ class Loader(Kind, frozen=True, kw_only=True):
     sampler_class: str = ""  # class that chooses the samples; "" = unknown
     containers: tuple[Container, ...] = ()  # large ones, which the dataset holds
     pictures: Pictures | None = None  # None if Pillow decoded no JPEG
+    # What its first worker called with the same input and result as before; numbers per fetch.
+    again: tuple[SameInput, ...] = ()
 
     @property
     def reads_files(self) -> bool:

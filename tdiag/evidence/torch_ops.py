@@ -255,6 +255,32 @@ class Calls(Kind, frozen=True, kw_only=True):
     rows: tuple[CallRow, ...]
 
 
+class SameInput(Kind, frozen=True, kw_only=True):
+    """What one line calls, and how often with the same input and result as before. Numbers are per
+    step, those of a worker per fetch. ``inputs``: the different ones that came again, of the whole
+    window; ``size``: of the largest result, bytes. ``name`` is "" if it is not known; ``phase``: at
+    its first call."""
+
+    at: Place
+    name: str
+    phase: str
+    calls: float
+    again: float
+    inputs: int
+    ns: float
+    again_ns: float
+    size: int
+
+
+class SameInputs(Kind, frozen=True, kw_only=True):
+    """Functions that the training thread called again with the same input, most time first.
+    ``step_ns``: the mean step while they were compared."""
+
+    steps: int
+    step_ns: float
+    lines: tuple[SameInput, ...]
+
+
 class HostOp(Kind, frozen=True, kw_only=True):
     """One op name, per step. ``self_ns`` excludes children; ``on_host_ns``: of it, in calls that
     asked nothing of a device. ``dtype``: of the first tensor that its first call with recorded

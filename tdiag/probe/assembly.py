@@ -16,7 +16,7 @@ from torch.utils.data import get_worker_info
 
 from . import existing, facts
 from .boundary import Boundary
-from .capture import make_capture
+from .capture import make_capture, watch_fetches
 from .capture.sample import root_of_samples
 from .collectives import CollectiveWatch
 from .core import Probe
@@ -53,6 +53,7 @@ def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
     windows = Windows(probe, boundary, inspection, make_capture)
     probe.between_steps = windows.between_steps
     loaders = LoaderWatch(probe, boundary, windows.iterator)
+    loaders.make_inputs = watch_fetches
     boundary.began_again = probe.guard(windows.restart)
     boundary.made = inspection.made
     modules = ModuleWatch(probe, boundary, inspection)

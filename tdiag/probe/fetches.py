@@ -181,19 +181,13 @@ def _parts(value: Any) -> list[Any]:
     if issubclass(type(value), (type, types.ModuleType)):
         return []
     for cls in type(value).__mro__:
-        if not _users(cls.__module__):
+        if not places.is_users_module(cls.__module__):
             continue
         for name, own in vars(cls).items():
             if name == "__init__":
                 continue  # it ran before the fetches; what it stored is in the attributes
             parts += _globals_of(own) if type(own) is types.FunctionType else [own]
     return parts
-
-
-def _users(module: str) -> bool:
-    """Whether its code is the user's. A ``__main__`` without a file was typed into a notebook."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return is_user_file(file) if file else module == "__main__"
 
 
 def _globals_of(function: types.FunctionType) -> list[Any]:

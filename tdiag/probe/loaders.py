@@ -68,6 +68,8 @@ class LoaderWatch:
         self.fetchers: list[tuple[Any, Any, Any]] = []  # class, its own fetch, tdiag's wrapper
         # Called in a worker whose notebook cell or visit has ended.
         self.left: Callable[[], None] = probe.detach
+        self.inputs: Any = None  # made by a worker, to compare those of its first fetches
+        self.make_inputs: Callable[[Probe], Any] = lambda _: None
         self.own = OwnIterators(self)
         self.before = probe.guard(self.before_fetch)
         self.after = probe.guard(self.after_fetch)
@@ -194,6 +196,8 @@ class LoaderWatch:
 
         @functools.wraps(original)
         def fetch(self: Any, indices: Any) -> Any:
+            if watch.inputs and watch.inputs.left and watch.fetches >= WEIGH_FIRST:
+                return watch.inputs.fetch(original, self, indices)
             if watch.probe.finished or (_wall() < watch.due_ns and watch.fetches >= WEIGH_FIRST):
                 return original(self, indices)
             timing = watch.before(self)
@@ -313,6 +317,8 @@ class LoaderWatch:
             loader=self.by_dataset.get(id(info.dataset)),
             intra_op=torch.get_num_threads(),
         )
+        if info.id == 0 and max(self.passes.values(), default=1) == 1:
+            self.inputs = self.make_inputs(self.probe)
         from multiprocessing.util import Finalize
 
         Finalize(None, self.probe.recorder.flush, exitpriority=0)

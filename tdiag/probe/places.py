@@ -47,12 +47,12 @@ def caller_and_callee() -> tuple[list[Any] | None, FrameType | None]:
 def caller_outside_models() -> list[Any] | None:
     """:func:`caller`; where that is a model's own method, the user's line that called it."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_users(frame):
+    while frame is not None and not is_users(frame):
         frame = frame.f_back
     innermost = frame
-    while frame is not None and _is_users(frame) and _is_models(frame):
+    while frame is not None and is_users(frame) and _is_models(frame):
         frame = frame.f_back
-    if frame is None or not _is_users(frame):
+    if frame is None or not is_users(frame):
         frame = innermost  # a framework called the method
     return place_of(frame) if frame is not None else None
 
@@ -65,13 +65,20 @@ def caller_of_modules() -> list[Any] | None:
     while frame is not None:
         if frame.f_code.co_filename.endswith(_MODULE):
             inside = True
-        elif inside and _is_users(frame):
+        elif inside and is_users(frame):
             found, inside = frame, False
         frame = frame.f_back
     return place_of(found) if found is not None else caller()
 
 
-def _is_users(frame: FrameType) -> bool:
+def is_users_module(name: str) -> bool:
+    """Whether the module's code is the user's. A ``__main__`` without a file was typed into a
+    notebook."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return is_user_file(file) if file else name == "__main__"
+
+
+def is_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     return name != FILE and not name.startswith(_PROBE) and is_user_file(name)
 
@@ -110,7 +117,7 @@ def user_frames() -> list[FrameType]:
     found = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_users(frame):
+        if is_users(frame):
             found.append(frame)
         frame = frame.f_back
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .wire import (
+    AGAIN,
     BASELINE,
     CALLS,
     COUNTS,
@@ -52,6 +53,7 @@ SECOND = (
     PlannedWindow(TRACE, 2, 3, 0.0, 8.0),
     PlannedWindow(CALLS, 2, 10, 0.5, 6.0),
     PlannedWindow(OPS, 2, 2, 0.0, 6.0),
+    PlannedWindow(AGAIN, 2, 20, 1.0, 4.0),
     PlannedWindow(SYSCALLS, 2, 10, 1.0, 8.0),
 )
 # py-spy attaches within 1 to 3 s: waiting for it costs dozens of short steps, but only one or two

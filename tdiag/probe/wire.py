@@ -40,6 +40,8 @@ _ROWS = (
               "Python functions were not profiled"),
     WindowRow("ops", "torch calls", 166, "counting torch calls by line",
               "torch calls were not counted"),
+    WindowRow("again", "repeated work", 142, "comparing the inputs of functions",
+              "inputs of functions were not compared"),
     # strace stops the program at every system call.
     WindowRow("syscalls", "strace", 66, "counting system calls with strace",
               "system calls were not counted", standard=False),
@@ -48,7 +50,7 @@ _ROWS = (
               "steps after the trace were not timed", profiled=False, standard=False),
 )  # fmt: skip
 WINDOWS = {row.name: row for row in _ROWS}
-WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, SYSCALLS, RESIDUE = WINDOWS
+WARMUP, BASELINE, SAMPLE, TRACE, CALLS, OPS, AGAIN, SYSCALLS, RESIDUE = WINDOWS
 STANDARD = tuple(row.name for row in _ROWS if row.standard)
 PROFILED = tuple(row.name for row in _ROWS if row.profiled)
 
@@ -71,7 +73,7 @@ LONG_STEP_NS = 4_000_000_000
 RecordKind = Literal[
     "process", "torch", "role", "loader", "iterator", "fetch", "module", "called", "ddp",
     "collective", "optimizer", "scheduler", "inspection", "input", "boundary", "window", "steps",
-    "trace", "calls", "ops", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
+    "trace", "calls", "ops", "again", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
     "forced", "sampler", "saver", "failure", "died", "unstopped", "trial", "compiled", "late",
     "backwards",
 ]  # fmt: skip

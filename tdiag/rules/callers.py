@@ -127,9 +127,12 @@ def inclusive(at: Place | None, trees: CallTrees | None) -> float:
     return inclusive_of_lines({at.spot}, trees) if at else 0.0
 
 
-def inclusive_of_lines(spots: Collection[Spot], trees: CallTrees | None) -> float:
-    """The same for all of these lines together."""
-    return _frac_of(trees, _at(spots))
+def inclusive_of_lines(
+    spots: Collection[Spot], trees: CallTrees | None, workers: bool = False
+) -> float:
+    """The same for all of these lines together; ``workers``: of what workers do while they
+    fetch."""
+    return _frac_of(trees, _at(spots), workers)
 
 
 def inclusive_of(functions: Collection[tuple[str, str]], trees: CallTrees | None) -> float:
@@ -137,7 +140,9 @@ def inclusive_of(functions: Collection[tuple[str, str]], trees: CallTrees | None
     return _frac_of(trees, lambda x: (x.file, x.name.rpartition(".")[2]) in functions)
 
 
-def _frac_of(trees: CallTrees | None, chosen: Callable[[CallFrame], bool]) -> float:
-    frames = trees.training if trees else ()
+def _frac_of(
+    trees: CallTrees | None, chosen: Callable[[CallFrame], bool], workers: bool = False
+) -> float:
+    frames = () if trees is None else trees.workers if workers else trees.training
     within = zip(frames, _within(frames, chosen), strict=True)
     return sum(frame.frac for frame, (here, above) in within if here and not above)

@@ -13,7 +13,7 @@ from tdiag.evidence.machine import Environment, System, Threads
 from tdiag.evidence.memory import AllocatorCalls, DeviceMemory
 from tdiag.evidence.ranks import Ddp, Ranks, RankTime
 from tdiag.evidence.roofline import OpWork, Roof, Work
-from tdiag.evidence.sampled import WRITERS, StackLine, Stacks
+from tdiag.evidence.sampled import WRITERS, CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases, TracedSteps
 from tdiag.evidence.torch_ops import HostOp, HostOps, MatrixOp, OpLine, Ops
 from tdiag.evidence.training import Flags, Module, Optimizer, Optimizers
@@ -84,6 +84,17 @@ def stacks(training: tuple[StackLine, ...] = (), workers: tuple[StackLine, ...] 
         training=training,
         workers=workers,
         worker_samples=2000 if workers else 0,
+    )
+
+
+def call_tree(*frames: tuple[str, int, float]) -> CallTrees:
+    """Function, line and share of the samples; each is called by the one before."""
+    return CallTrees(
+        training=tuple(
+            CallFrame(name=name, file=at(1).file, line=line, parent=n - 1, frac=share, user=True)
+            for n, (name, line, share) in enumerate(frames)
+        ),
+        workers=(),
     )
 
 

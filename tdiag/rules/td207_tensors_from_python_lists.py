@@ -46,6 +46,7 @@ from tdiag.units import per_step, percent, plural
 CODE = "TD207"
 NAME = "tensors-from-python-lists"
 CLASS = "cpu"
+AFTER = {"TD229": "what is kept is not made of lists in each step"}
 UNTRIED = "needs other code where the lists are made; `ceiling.data` bounds the gain"
 
 # The text of a line that builds a tensor from Python data.

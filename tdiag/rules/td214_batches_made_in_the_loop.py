@@ -54,6 +54,7 @@ NAME = "batches-made-in-the-loop"
 CLASS = "cpu"
 UNTRIED = "the loop's own code must become a dataset"
 AFTER = {
+    "TD229": "the work may be cheap enough without repetitions",
     "TD207": "workers hide work that need not be done",
     "TD219": "workers spread the work of one function and still do it",
     "TD711": "workers hide a loop that need not run",

@@ -51,6 +51,7 @@ from tdiag.units import duration, percent
 CODE = "TD711"
 NAME = "python-loop-over-tensors"
 CLASS = "overhead"
+AFTER = {"TD229": "what is kept runs no loop in each step"}
 UNTRIED = "the loop must be rewritten; `--freeze` of its function bounds the gain"
 
 # Phases of user code that is neither the model nor its loss; of forward only the modules' hooks.

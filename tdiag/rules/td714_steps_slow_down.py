@@ -15,6 +15,7 @@ rule names the line with most of the phase's samples, from the last sampling or 
 growth was most of the phase at that time; otherwise it names only the phase. With a device, late
 windows are not judged: any phase of the host may wait for the device. A run with `--profiling`
 ends with its windows: their steps are judged, and only if one line has most of the phase's samples.
+All samples of a backward are in the line that calls it, so there a graph must be seen to grow.
 
 ## Why it is slow
 A line that goes over everything since the start, such as the mean of a growing list of losses, or a
@@ -107,6 +108,8 @@ def check(
         raise Abstain("other programs kept the cores busy: steps may take longer because of them")
     timed = slowing.last_step - slowing.first_step
     for phase in slowing.phases:
+        if phase.phase == "backward" and not slowing.late and not _graph_grows(memory):
+            continue
         # Time spent waiting for another rank belongs to TD902.
         if phase.phase == "comm" or phase.least_ns * timed < NOTICEABLE_FRAC * budget.step_ns:
             continue
@@ -131,8 +134,12 @@ def check(
 def _grew_by_then(phase: PhaseGrowth, memory: MemoryGrowth | None) -> bool:
     """Whether growth already was most of the phase in the windows, or a growing graph was
     counted."""
-    graphs = phase.phase == "backward" and memory is not None and bool(memory.graphs)
+    graphs = phase.phase == "backward" and _graph_grows(memory)
     return graphs or _mostly(phase.grown_frac)
+
+
+def _graph_grows(memory: MemoryGrowth | None) -> bool:
+    return memory is not None and bool(memory.graphs)
 
 
 def _mostly(frac: float | None) -> bool:

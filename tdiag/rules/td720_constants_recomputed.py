@@ -39,6 +39,7 @@ from tdiag.units import duration, percent
 CODE = "TD720"
 NAME = "constants-recomputed"
 CLASS = "compute"
+AFTER = {"TD229": "the function around it need not run in each step"}
 UNTRIED = "the value must be computed where the module is made"
 BY_WORK = True
 

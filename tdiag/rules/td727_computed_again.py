@@ -50,6 +50,7 @@ UNTRIED = "the result must be kept in the script"
 BY_WORK = True
 POWERS = {"matrix_power", "linalg_matrix_power"}
 AFTER = {
+    "TD229": "the function around it need not run in each step",
     "TD720": "a constant need not be computed in any step",
     "TD501": "one expression in place of the loop computes it once",
 }

@@ -1,10 +1,10 @@
 """Nearly all that is multiplied is zero
 
 ## What it measures
-Products of matrices (`@`, `matmul`, `mm`, `bmm`, `linear`) of which one operand, that is not
-learned, has at most 2 % of elements that are not zero: their time, and that share. Read while torch
-calls are counted; from a device afterwards, if the tensor still exists. What `one_hot` makes is
-known.
+Products of matrices (`@`, `matmul`, `mm`, `bmm`, `linear`, `einsum`) of which one operand, that is
+not learned, has at most 2 % of elements that are not zero: their time, and that share. Read while
+torch calls are counted; from a device afterwards, if the tensor still exists. What `one_hot` makes
+is known.
 
 ## Why it is slow
 A dense product multiplies every zero and reads it from memory. The adjacency matrix of a graph with
@@ -12,7 +12,9 @@ ten neighbours a node, or classes as one-hot vectors, are a hundred to a thousan
 what they say.
 
 ## What to do
-One-hot vectors: keep the class numbers, and look the rows up (`nn.Embedding`, `weight[ids]`).
+One-hot vectors: keep the class numbers, and look the rows up (`nn.Embedding`, `weight[ids]`). Rows
+sent to experts by a one-hot matrix: pick them (`x.index_select(0, rows)`), and add the experts'
+results up where they belong (`out.index_add(0, rows, results)`).
 Adjacency and other fixed matrices: make them sparse once (`adjacency.to_sparse_csr()`), and
 multiply as before; or sum over edges (`out.index_add_(0, target, x[source])`).
 
@@ -82,8 +84,8 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             ns("their backward", part.backward_ns, "baseline"),
         ),
         fix=Fix(
-            f"Look rows up instead of multiplying by one-hot vectors{where(worst.at)}, or make the"
-            " matrix sparse once, before training.",
+            f"Look rows up by index instead of multiplying by one-hot vectors{where(worst.at)}, and"
+            " add them up with index_add; or make a fixed matrix sparse once, before training.",
             "review",
             action="Do not multiply zeros",
             code="adjacency = adjacency.to_sparse_csr()  # once; then adjacency @ x\n"

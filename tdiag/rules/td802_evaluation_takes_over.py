@@ -73,7 +73,10 @@ CODE = "TD802"
 NAME = "evaluation-takes-over"
 CLASS = "eval"
 UNTRIED = "how often is the user's choice; `ceiling.evaluation` bounds the gain"
-AFTER = {"TD801": "without gradients an evaluation takes less time, and rarer ones hide their cost"}
+AFTER = {
+    "TD229": "what is evaluated again gives the same",
+    "TD801": "without gradients an evaluation takes less time, and rarer ones hide their cost",
+}
 
 USUAL_FRAC = Threshold(
     0.05,

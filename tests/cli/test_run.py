@@ -81,7 +81,7 @@ def test_the_probe_is_told_what_was_asked_for(tmp_path: Path) -> None:
     assert config.pop("sampler_hint")
     assert config == {
         "profiling": True, "steps": 7, "time_budget_s": 9.0, "sampler": "in-process",
-        "windows": ["baseline", "sample", "trace", "calls", "ops"],
+        "windows": ["baseline", "sample", "trace", "calls", "ops", "again"],
     }  # fmt: skip
     record = run_json(tmp_path)
     assert record["command"] == [sys.executable, name] and record["exit_code"] == 0

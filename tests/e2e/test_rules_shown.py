@@ -33,6 +33,7 @@ RULES = {
     "piped": {"TD106"},
     "polled": {"TD226"},
     "asked": {"TD228"},
+    "windowed": {"TD229"},
     "handed": {"TD227"},
     "groups": {"TD751"},
     "formulas": {"TD502"},

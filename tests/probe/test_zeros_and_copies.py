@@ -57,6 +57,9 @@ def counted(folder: Path, made: str, copied: str = "") -> Ops:
         ("torch.mm(torch.randn(64, 1500, requires_grad=True), self.near)", 0.003),
         ("F.one_hot(ids, 4000).float() @ self.table", 1 / 4000),
         ("F.linear(F.one_hot(ids, 4000).float(), self.table.T)", 1 / 4000),
+        ("torch.einsum('nm,md->nd', F.one_hot(ids, 4000).float(), self.table)", 1 / 4000),
+        # Of what a gate leaves, which has a gradient.
+        ("(F.one_hot(ids, 4000) * self.table[0, 0]) @ self.table", 1 / 4000),
     ],
 )
 def test_products_of_zeros(made: str, left: float, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
-from tdiag.diagnose.costs import _cores_beside
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases, Steps
@@ -27,6 +26,7 @@ from tdiag.rules.examples import (
     system,
     threads,
 )
+from tdiag.rules.waits import cores_beside
 
 STEP = {"prepare": 40.0, "forward": 20.0, "backward": 35.0, "optimizer": 5.0}
 STEPS = Steps(
@@ -90,5 +90,5 @@ def test_cores_that_the_program_uses_beside_the_training_thread(
 ) -> None:
     """Threads that Python has not started make the batches: only the cores show it. The training
     thread is on a core for 2 of 100 ms."""
-    evidence = seen(None).add(system(cores_used=cores_used), threads(1))
-    assert _cores_beside(evidence, budget(**STEP)) == pytest.approx(beside)
+    known = budget(**STEP), seen(None).get(Phases), system(cores_used=cores_used), threads(1)
+    assert cores_beside(0.98, *known) == pytest.approx(beside)

@@ -45,7 +45,7 @@ def test_without_a_loader_the_growing_line_stands_below_the_step_or_above_the_fo
 def test_a_growing_backward_is_the_line_whose_graph_grows() -> None:
     lines = stacks((stack(58, 0.4, "", "backward", "train"),))
     assert line_of(grown("backward", lines, graph=56)) == 56
-    assert line_of(grown("backward", lines)) == 58
+    assert grown("backward", lines) is None  # its only line has all samples, whatever slows it
 
 
 def test_growth_of_no_single_line_is_not_reported() -> None:

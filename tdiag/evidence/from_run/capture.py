@@ -23,7 +23,7 @@ from tdiag.evidence.roofline import Work
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Phases, Steps, TracedSteps
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops
+from tdiag.evidence.torch_ops import Calls, Dispatch, HostOps, Ops, SameInputs
 from tdiag.evidence.training import (
     ClipCalls,
     DroppedGradients,
@@ -39,6 +39,7 @@ from tdiag.evidence.training import (
 from tdiag.model.kind import Kind
 from tdiag.model.notes import Captured, Note
 from tdiag.probe.wire import (
+    AGAIN,
     BASELINE,
     CALLS,
     OFF,
@@ -61,6 +62,7 @@ _KINDS_OF: dict[str, tuple[type[Kind], ...]] = {
     SAMPLE: (Stacks, DroppedGradients),
     TRACE: (HostOps, TracedSteps, CompiledRegions, Work),
     CALLS: (Calls,),
+    AGAIN: (SameInputs,),
     OPS: (Ops, ClipCalls, EmbeddingTables, PaddedLookups, Recomputations, MemoryGrowth),
     SYSCALLS: (Syscalls,),
 }  # fmt: skip

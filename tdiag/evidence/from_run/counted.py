@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tdiag.evidence.device import SyncLine, SyncLines
-from tdiag.evidence.from_run.counted_records import CallsRecord, OpsLine, OpsRecord
+from tdiag.evidence.from_run.counted_records import AgainRecord, CallsRecord, OpsLine, OpsRecord
 from tdiag.evidence.from_run.event_files import Process
 from tdiag.evidence.from_run.model import longest, whole
 from tdiag.evidence.from_run.records import (
@@ -33,6 +33,8 @@ from tdiag.evidence.torch_ops import (
     Ops,
     PickedWeights,
     PrefixLine,
+    SameInput,
+    SameInputs,
 )
 from tdiag.model.kind import Kind
 from tdiag.model.place import Place
@@ -40,8 +42,8 @@ from tdiag.probe.wire import syscalls_file
 
 
 def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
-    """Ops, SyncLines, Calls and Dispatch, if their windows ended. ``phases``: of the clean
-    steps."""
+    """Ops, SyncLines, Calls, SameInputs and Dispatch, if their windows ended. ``phases``: of the
+    clean steps."""
     kinds: list[Kind] = []
     if ops := longest(lead.all(OpsRecord)):
         wall = phases.wall_ns if phases else {}
@@ -57,6 +59,8 @@ def make_counted(lead: Process, phases: Phases | None) -> list[Kind]:
             kinds.append(_sync_lines(ops))
     if calls := longest(lead.all(CallsRecord)):
         kinds.append(_calls(calls))
+    if again := lead.last(AgainRecord):
+        kinds.append(same_inputs(again))
     if dispatch := lead.last(DispatchRecord):
         kinds.append(
             Dispatch(
@@ -228,6 +232,26 @@ def _calls(record: CallsRecord) -> Calls:
         for file, line, function, calls, own, total in record.rows
     )
     return Calls(steps=steps, rows=tuple(sorted(rows, key=lambda row: -row.own_ns)))
+
+
+def same_inputs(record: AgainRecord) -> SameInputs:
+    """Of the training thread per step, of a worker per fetch."""
+    steps = record.steps
+    lines = (
+        SameInput(
+            at=location(at) or NOWHERE,
+            name=name,
+            phase=phase,
+            calls=calls / steps,
+            again=again / steps,
+            inputs=inputs,
+            ns=ns / steps,
+            again_ns=again_ns / steps,
+            size=size,
+        )
+        for at, name, phase, calls, again, inputs, ns, again_ns, size in record.lines
+    )
+    return SameInputs(steps=steps, step_ns=record.elapsed / steps, lines=tuple(lines))
 
 
 # "  0.25    0.004739          27       172       172 openat": share, seconds, µs per call, calls,

@@ -14,6 +14,17 @@ class CallsRecord(Record):
     number: int = msgspec.field(name="pass", default=1)
 
 
+class AgainRecord(Record):
+    """Calls of functions with the input of an earlier call; a line: where, the function's name, the
+    phase, calls, those again, different inputs of these, ns, ns of those again, bytes of the
+    largest result."""
+
+    steps: int
+    elapsed: int
+    lines: list[tuple[At, str, str, int, int, int, int, int, int]]
+    number: int = msgspec.field(name="pass", default=1)
+
+
 class OpsLine(msgspec.Struct):
     calls: float
     at: At = None

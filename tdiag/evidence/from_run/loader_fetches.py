@@ -20,6 +20,8 @@ from tdiag.evidence.feeding import (
     WorkerMemory,
 )
 from tdiag.evidence.from_run.clean import Clean
+from tdiag.evidence.from_run.counted import same_inputs
+from tdiag.evidence.from_run.counted_records import AgainRecord
 from tdiag.evidence.from_run.event_files import Process, workers_of
 from tdiag.evidence.from_run.machine_samples import private_memory
 from tdiag.evidence.from_run.records import (
@@ -30,6 +32,7 @@ from tdiag.evidence.from_run.records import (
     location,
 )
 from tdiag.evidence.from_run.slices import Ints
+from tdiag.evidence.torch_ops import SameInput
 
 
 def make_loaders(
@@ -40,6 +43,11 @@ def make_loaders(
 ) -> Loaders:
     """Every loader that the lead process iterated, with the fetches of its workers."""
     fetches = _fetches(lead, processes)
+    again = {
+        loader: same_inputs(record).lines
+        for worker, loader in workers_of(lead, processes).values()
+        if (record := worker.last(AgainRecord))
+    }
     return Loaders(
         loaders=tuple(
             _loader(
@@ -47,6 +55,7 @@ def make_loaders(
                 roles.get(about.id, "eval"),
                 [it for it in lead.all(IteratorRecord) if it.loader == about.id],
                 fetches[about.id],
+                again.get(about.id, ()),
                 clean,
                 lead.steps.end,
             )
@@ -106,6 +115,7 @@ def _loader(
     role: str,
     iterators: list[IteratorRecord],
     all_fetches: list[FetchRecord],
+    again: tuple[SameInput, ...],
     clean: Clean,
     step_ends: Ints,
 ) -> Loader:
@@ -166,6 +176,7 @@ def _loader(
             (f.pool_threads for f in fetches if f.pool_threads is not None), default=None
         ),
         pictures=_pictures(fetches),
+        again=again,
     )
 
 

@@ -21,8 +21,9 @@ from .operands import CONVOLUTIONS, FEWEST, LONG_NS, MATRIX, MOST, in_memory, re
 
 # Their result is zero until something is written into it; padding has written already.
 ZEROS = {"zeros", "new_zeros", "zeros_like", "pad", "constant_pad_nd"}
+SUMS = MATRIX | {"einsum"}
 # Further calls that go through all of a tensor.
-WHOLE = {"einsum", "mul", "__mul__", "__rmul__", "conv_transpose1d", "conv_transpose2d"}
+WHOLE = {"mul", "__mul__", "__rmul__", "conv_transpose1d", "conv_transpose2d"}
 # Of its elements. Measured: with 2 % of the elements left, a sparse product took 0.16 to 0.9 of the
 # time of a dense one (rules/td739_mostly_zeros.py).
 MOST_NONZERO = 0.02
@@ -52,13 +53,13 @@ class Zeros:
             self.classes.keep(result, result.shape[-1])
         elif name in CASTS and args and (classes := self.classes.get(args[0])):
             self.classes.keep(result, classes)
-        if took < LONG_NS or name not in MATRIX | CONVOLUTIONS | WHOLE:
+        if took < LONG_NS or name not in SUMS | CONVOLUTIONS | WHOLE:
             return
         operands = list(tensors_in(args, kwargs))
         written = min(map(self._written, operands), default=1.0)
         if written <= MOST_WRITTEN:
             line.unwritten += round(took * (1 - written))
-        if name in MATRIX:
+        if name in SUMS:
             _add(line, min(map(self._nonzero, operands), default=1.0), took)
             for value in filter(_on_device, operands):
                 self._read_later(value, line, took)
@@ -103,7 +104,8 @@ class Zeros:
 def _on_device(value: torch.Tensor) -> bool:
     on_device = value.device.type == "cuda" and value.layout is torch.strided
     large = value.is_floating_point() and value.dim() > 1 and value.numel() >= FEWEST
-    return on_device and large and plain(value) and not value.requires_grad
+    learns = value.requires_grad and value.is_leaf
+    return on_device and large and plain(value) and not learns
 
 
 def _add(line: LineCalls, nonzero: float, took: int) -> None:
@@ -114,8 +116,9 @@ def _add(line: LineCalls, nonzero: float, took: int) -> None:
 
 def _nonzero(value: torch.Tensor) -> float:
     """The share of elements that are not zero; 1 for one that learns, which has no fixed zeros, and
-    for zeros alone, the first state of a recurrent layer. Of a large one some rows tell."""
-    if value.requires_grad:
+    for zeros alone, the first state of a recurrent layer. What is computed of weights may have
+    them: a gate's choice of experts. Of a large one some rows tell."""
+    if value.requires_grad and value.is_leaf:
         return 1.0
     row = value[(0,) * (value.dim() - 1)]
     if int(row.count_nonzero()) > MOST_NONZERO * row.numel() + 1:

@@ -1,0 +1,252 @@
+"""Work that is done again: functions that return what they returned before for the same input.
+
+Of every call that a line of the user's makes, arguments and result are compared with those of
+earlier calls (:mod:`..contents`). What draws random numbers, or reads what has changed since,
+returns something else; what changes its arguments does not count. Where a function and one that it
+calls both repeat themselves, the outer one counts.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import inspect
+import sys
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import facts
+from ..contents import of_arguments, of_result, size_of
+from ..core import now_ns
+from ..models import watched_by_script
+from ..patches import FILE
+from ..places import is_users, place_of
+from ..wire import (
+    AGAIN,
+    BACKWARD_BEGIN,
+    BACKWARD_END,
+    BY_CPROFILE,
+    DIAGNOSE,
+    FORWARD_BEGIN,
+    FORWARD_END,
+    GC_BEGIN,
+    GC_END,
+    NEXT_BEGIN,
+    ON_CPU,
+    OPTIMIZER_BEGIN,
+)
+from .switched import Capture
+
+if TYPE_CHECKING:
+    from ..core import Probe
+
+# Below it, comparing the inputs takes longer than the call; a function is known as short after FEW.
+SHORT_NS, FEW = 50_000, 8
+MOST_CALLS = 20_000  # whose contents are kept, about 500 bytes each
+MOST_LINES = 50
+FETCHES, MOST_NS = 16, 1_000_000_000  # of a worker
+_SKIPPED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# The phase after a mark; after any other, the next batch is made.
+_PHASES = {
+    NEXT_BEGIN: "data_wait", FORWARD_BEGIN: "forward", FORWARD_END: "loss",
+    BACKWARD_BEGIN: "backward", BACKWARD_END: "optimizer", OPTIMIZER_BEGIN: "optimizer",
+}  # fmt: skip
+
+
+class _LineToFunction:
+    """Of one line to one function, ns. ``inputs``: those that came again; ``size``: of the largest
+    result, bytes."""
+
+    __slots__ = ("again", "again_ns", "calls", "inputs", "ns", "phase", "size")
+
+    def __init__(self, phase: str) -> None:
+        self.calls = self.again = self.ns = self.again_ns = self.size = 0
+        self.phase = phase
+        self.inputs: set[Any] = set()
+
+
+class _OpenCall:
+    """A call that has not returned. ``again``: the calls inside that were repetitions."""
+
+    __slots__ = ("again", "arguments", "began", "calls", "frame", "key", "own")
+
+    def __init__(self, frame: FrameType, arguments: Any, key: Any, calls: _LineToFunction) -> None:
+        self.frame, self.arguments, self.key, self.calls = frame, arguments, key, calls
+        self.again: list[tuple[_LineToFunction, Any, int]] = []
+        self.own = self.began = 0
+
+
+class InputWatch:
+    """``event``: a profile function for one thread (``sys.setprofile``). ``phase``: of all that it
+    sees; "": the phase of the training thread's marks."""
+
+    def __init__(self, probe: Probe, phase: str = "") -> None:
+        self.marks, self.phase = probe.marks, phase
+        self.called, self.returned = probe.guard(self._called), probe.guard(self._returned)
+        self.users: dict[CodeType, bool] = {}
+        self.skipped: set[CodeType] = set()
+        self.lengths: dict[CodeType, list[int]] = {}  # number of calls, and ns, of a function
+        self.calls: dict[Any, _LineToFunction] = {}  # by the calling line, and what it calls
+        self.results: dict[Any, Any] = {}  # key of a call → what it returned
+        self.alive: dict[int, Any] = {}
+        self.open: list[_OpenCall] = []
+        self.own = 0  # time spent here, ns
+
+    def event(self, frame: FrameType, event: str, result: Any) -> None:
+        if event == "call":
+            code, caller = frame.f_code, frame.f_back
+            if code in self.skipped or caller is None:
+                return
+            users = self.users.get(caller.f_code)
+            if users is None:
+                users = self.users[caller.f_code] = is_users(caller)
+            if users:
+                self.called(frame, code, caller)
+        elif event == "return" and self.open and self.open[-1].frame is frame:
+            self.returned(self.open.pop(), result)
+
+    def _called(self, frame: FrameType, code: CodeType, caller: FrameType) -> None:
+        name = code.co_name
+        if code.co_flags & _SKIPPED or name.startswith("<") or name == "__init__":
+            self.skipped.add(code)
+            return
+        if len(self.results) > MOST_CALLS:
+            return
+        began = now_ns()
+        arguments = list(frame.f_locals.values())
+        key = (code, *of_arguments(arguments, self.alive))
+        place = (*place_of(caller), code)
+        calls = self.calls.get(place)
+        if calls is None:
+            calls = self.calls[place] = _LineToFunction(self._phase())
+        made = _OpenCall(frame, arguments, key, calls)
+        self.open.append(made)
+        made.began = now_ns()
+        self.own += made.began - began
+        made.own = self.own
+
+    def _returned(self, made: _OpenCall, result: Any) -> None:
+        now = now_ns()
+        took = now - made.began - (self.own - made.own)
+        code, calls, again = made.frame.f_code, made.calls, made.again
+        length = self.lengths.setdefault(code, [0, 0])
+        length[0] += 1
+        length[1] += took
+        if length[0] == FEW and length[1] < FEW * SHORT_NS:
+            self.skipped.add(code)
+        calls.calls += 1
+        calls.ns += took
+        if took >= SHORT_NS and (found := of_result(result)) is not None:
+            unchanged = (code, *of_arguments(made.arguments, self.alive)) == made.key
+            if unchanged and self.results.get(made.key) == found:
+                again = [(calls, made.key, took)]
+                calls.size = max(calls.size, size_of(result))
+            self.results[made.key] = found if unchanged else None
+        if self.open:
+            self.open[-1].again += again
+        else:
+            for repeated, key, ns in again:
+                repeated.again += 1
+                repeated.again_ns += ns
+                repeated.inputs.add(key)
+        self.own += now_ns() - now
+
+    def _phase(self) -> str:
+        if self.phase:
+            return self.phase
+        log = self.marks.log
+        codes = (code for code in log[-3::-3] if code not in (GC_BEGIN, GC_END, ON_CPU))
+        phase = _PHASES.get(next(codes, -1), "prepare")
+        return phase if phase == "data_wait" or torch.is_grad_enabled() else "evaluation"
+
+    def described(self) -> list[list[Any]]:
+        """The field `lines` of the record, most time first."""
+        seen = [(place, calls) for place, calls in self.calls.items() if calls.again]
+        seen.sort(key=lambda row: -row[1].again_ns)
+        return [
+            [
+                place[:3], _name(place[3]), calls.phase, calls.calls, calls.again,
+                len(calls.inputs), calls.ns, calls.again_ns, calls.size,
+            ]
+            for place, calls in seen[:MOST_LINES]
+        ]  # fmt: skip
+
+
+def _name(code: CodeType) -> str:
+    """Empty for a wrapper of the probe's."""
+    return "" if code.co_filename == FILE else getattr(code, "co_qualname", code.co_name)
+
+
+class InFetches:
+    """The first fetches of a loader's first worker, which its clean steps do not see."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        wanted = probe.config.get("plan", DIAGNOSE) == DIAGNOSE
+        self.left = FETCHES if wanted and AGAIN in probe.config.get("windows", ()) else 0
+        self.watch = InputWatch(probe, "data_wait")
+        self.elapsed = 0
+
+    def fetch(self, original: Any, fetcher: Any, indices: Any) -> Any:
+        """``original(fetcher, indices)``, watched."""
+        if sys.getprofile() is not None:  # the script's own
+            self.left = 0
+            return original(fetcher, indices)
+        self.left -= 1
+        began = now_ns()
+        sys.setprofile(self.watch.event)
+        try:
+            return original(fetcher, indices)
+        finally:
+            sys.setprofile(None)
+            self.elapsed += now_ns() - began
+            self.probe.guard(self._write)()
+
+    def _write(self) -> None:
+        if self.elapsed > MOST_NS:
+            self.left = 0
+        done = FETCHES - self.left
+        if self.left == 0 or done.bit_count() == 1:  # the pass may end with any of them
+            self.probe.recorder.write(
+                "again",
+                steps=done,
+                elapsed=self.elapsed - self.watch.own,
+                lines=self.watch.described(),
+            )
+
+
+class SameInputCapture(Capture):
+    """Which functions the training thread calls again with the same input."""
+
+    def start(self) -> str:
+        if watched_by_script():
+            return "the script watches torch itself"
+        owner = facts.profiled_by()
+        return f"the script profiles itself ({owner})" if owner else ""
+
+    def begin(self) -> None:
+        self.watch = InputWatch(self.probe)
+        self.began = now_ns()
+        sys.setprofile(self.watch.event)
+        self.give_way(cProfile.Profile, "enable", BY_CPROFILE)
+        self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
+
+    def end(self, steps: int) -> None:
+        self.patches.undo()
+        if self.lost:
+            self.skipped(self.lost)
+            return
+        sys.setprofile(None)
+        if steps:
+            self.probe.recorder.write(
+                "again",
+                steps=steps,
+                elapsed=now_ns() - self.began - self.watch.own,
+                lines=self.watch.described(),
+                **{"pass": self.window.number},
+            )
+
+    def abort(self) -> None:
+        self.patches.undo()
+        sys.setprofile(None)

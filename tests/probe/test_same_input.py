@@ -1,0 +1,227 @@
+"""Which calls the probe takes for repetitions of earlier ones."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from tdiag.probe.capture.same_input import FEW, InputWatch
+from tdiag.probe.contents import MOST_PARTS, of_arguments, of_result
+from tdiag.probe.core import Probe
+from tdiag.probe.record import Marks
+from tdiag.probe.wire import NEXT_BEGIN
+
+LONG_S = 0.0002  # longer than what is not compared
+WAVE, OTHER = np.arange(1000.0), np.ones(1000)
+
+
+class Bare:
+    """What of the probe it needs."""
+
+    def __init__(self) -> None:
+        self.marks = Marks()
+
+    def guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+
+class Rows(dict[str, list[int]]):
+    """By what was called: calls, of them again, and different inputs of these; ``phase``: of the
+    last."""
+
+    phase = ""
+
+
+def watch(body: Callable[[], object], *marks: int) -> Rows:
+    probe = Bare()
+    for code in marks:
+        probe.marks.put((code, 1, 0))
+    seen, rows = InputWatch(cast(Probe, probe)), Rows()
+    before = sys.getprofile()
+    sys.setprofile(seen.event)
+    try:
+        body()
+    finally:
+        sys.setprofile(before)
+    for place, name, phase, calls, again, inputs, *_ in seen.described():
+        assert Path(place[0]).name == Path(__file__).name
+        rows[name.rpartition(".")[2]], rows.phase = [calls, again, inputs], phase
+    return rows
+
+
+def filtered(wave: Any) -> Any:
+    time.sleep(LONG_S)
+    return wave.cumsum(0)
+
+
+def windowed(wave: Any, start: int) -> Any:
+    return filtered(wave)[start : start + 10]
+
+
+def test_a_function_of_the_same_input() -> None:
+    rows = watch(lambda: [filtered(wave) for wave in (WAVE, OTHER, WAVE, WAVE.copy(), OTHER)])
+    assert rows == {"filtered": [5, 3, 2]}
+    assert rows.phase == "prepare"
+
+
+def test_the_inner_one_if_the_outer_one_differs() -> None:
+    rows = watch(lambda: [windowed(WAVE, start) for start in range(4)], NEXT_BEGIN)
+    assert rows == {"filtered": [4, 3, 1]}
+    assert rows.phase == "data_wait"
+
+
+def test_the_outer_one_if_both_repeat_themselves() -> None:
+    assert watch(lambda: [windowed(WAVE, 5) for _ in range(4)]) == {"windowed": [4, 3, 1]}
+
+
+def test_an_evaluation_computes_without_gradients() -> None:
+    with torch.no_grad():
+        assert watch(lambda: [filtered(WAVE) for _ in range(3)]).phase == "evaluation"
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.state, self.seen = torch.zeros(8), [0]
+
+    def grown(self) -> torch.Tensor:
+        time.sleep(LONG_S)
+        self.state = self.state + 1
+        return self.state
+
+    def counted(self, wave: Any) -> Any:
+        self.seen[0] += 1
+        return filtered(wave[:50]) + self.seen[0] * 0
+
+    def looked(self) -> torch.Tensor:
+        time.sleep(LONG_S)
+        return self.state * 2
+
+
+def augmented(wave: Any) -> Any:
+    time.sleep(LONG_S)
+    return wave * np.random.rand()
+
+
+def doubled(wave: Any) -> Any:
+    time.sleep(LONG_S)
+    wave *= 1.5
+    return np.zeros(3)
+
+
+def length(wave: Any) -> int:
+    time.sleep(LONG_S)
+    return len(wave)
+
+
+def drawn() -> Iterator[int]:
+    for number in range(3):
+        time.sleep(LONG_S)
+        yield number
+
+
+def scored(net: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    time.sleep(LONG_S)
+    return net(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda: [augmented(WAVE) for _ in range(4)],
+        lambda: [doubled(wave) for wave in [np.ones(9)] * 4],
+        lambda: [length(WAVE) for _ in range(4)],  # another list is as long
+        lambda: [list(drawn()) for _ in range(4)],
+        lambda: [torch.nn.Linear(90, 90) for _ in range(4)],
+        lambda: [counter.grown() for counter in [Counter()] * 4],
+        lambda: [scored(net, torch.ones(2, 3)) for net in [torch.nn.Linear(3, 9)] * 4],
+    ],
+)  # fmt: skip
+def test_what_is_none(body: Callable[[], object]) -> None:
+    assert watch(body) == {}
+
+
+def test_a_method_that_changes_its_object_repeats_only_what_it_calls() -> None:
+    rows = watch(lambda: [counter.counted(WAVE) for counter in [Counter()] * 4])
+    assert rows == {"filtered": [4, 3, 1]}
+    assert watch(lambda: [x.looked() for x in [Counter()] * 4]) == {"looked": [4, 3, 1]}
+
+
+@torch.no_grad()
+def test_a_model_repeats_itself_until_its_weights_change() -> None:
+    net, x = torch.nn.Linear(3, 9), torch.ones(2, 3)
+
+    def train_once() -> None:
+        for turn in range(4):
+            if turn == 3:
+                net.weight += 1
+            scored(net, x)
+
+    assert watch(train_once) == {"scored": [4, 2, 1]}
+
+
+def test_short_functions_are_soon_left_alone() -> None:
+    def short(number: int) -> list[int]:
+        return [number]
+
+    seen = InputWatch(cast(Probe, Bare()))
+    before = sys.getprofile()
+    sys.setprofile(seen.event)
+    try:
+        for number in range(FEW * 3):
+            short(number)
+    finally:
+        sys.setprofile(before)
+    assert short.__code__ in seen.skipped
+    assert all(calls.calls == FEW for calls in seen.calls.values())
+
+
+A, B = torch.arange(2000.0), torch.arange(2000.0)
+B[3] = 9.0  # not among the numbers of the sample
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (A, A.clone(), True),
+        (A, B, False),
+        (A, A.double(), False),
+        (A, A.view(2, 1000), False),
+        (A.view(2, 1000).T, A.view(2, 1000).T.contiguous(), True),
+        (np.array([1.0, float("nan")]), np.array([1.0, float("nan")]), True),
+        (np.array(["a", "b"]), np.array(["a", "c"]), False),
+        (np.float32(2), np.float32(3), False),
+        ("text", "tex" + "t", True),
+        ([1, {"a": (2, A)}], [1, {"a": (2, A.clone())}], True),
+        ([1, {"a": (2, A)}], [1, {"a": (2, B)}], False),
+        (list(range(9 * MOST_PARTS)), list(range(1, 9 * MOST_PARTS + 1)), False),
+        (Path("a"), Path("b"), False),
+        (True, 1, False),
+        (Counter(), Counter(), False),  # two objects
+    ],
+)
+def test_contents(one: Any, other: Any, same: bool) -> None:
+    alive: dict[int, Any] = {}
+    assert (of_arguments([one], alive) == of_arguments([other], alive)) is same
+
+
+def test_what_contains_itself_has_an_end() -> None:
+    around: list[Any] = [1]
+    around.append(around)
+    counter = Counter()
+    counter.seen = around
+    assert of_arguments([around, counter], {}) == of_arguments([around, counter], {})
+
+
+def test_a_result_of_unknown_content_or_of_little_is_like_no_other() -> None:
+    unknown = object(), [object()], A.clone().requires_grad_(), {"a": B.to_sparse()}
+    for value in (None, 3, 0.5, (3, True), "runs/last.pt", {"saved": "runs/last.pt"}, *unknown):
+        assert of_result(value) is None
+    for value in ("text" * 99, A, {"loss": 0.123, "step": 3}, [1] * 9, (A, {"b": 1}), WAVE):
+        assert of_result(value) is not None
