@@ -15,6 +15,7 @@ from tdiag.diagnose.engine import run_rules
 from tdiag.diagnose.functions import divided
 from tdiag.diagnose.line_classes import with_line_classes
 from tdiag.diagnose.main_line import with_fetch_lines
+from tdiag.diagnose.predictions import with_predictions
 from tdiag.diagnose.straggler import of_ranks, rank_steps, with_its_first_finding
 from tdiag.diagnose.together import together
 from tdiag.diagnose.top import top_parts
@@ -47,11 +48,12 @@ P90 = Threshold(
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The whole diagnosis, from the evidence of a run or of a bare trace.
 
-    Adds the Budget to ``evidence``, and divides its Phases where only samples can. Never raises on
+    Adds the Budget to ``evidence``, and divides its phases where the marks cannot. Never raises on
     incomplete evidence: the diagnosis says what is missing.
     """
     if phases := divided(evidence):
         evidence.add(phases)
+    evidence.add(*with_predictions(evidence))
     budget = make_budget(evidence)
     if budget is None:
         evidence.missing.setdefault(Budget, evidence.missing.get(Steps, "no step was measured"))

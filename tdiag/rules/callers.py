@@ -65,6 +65,18 @@ def _callers(number: int, frames: Sequence[CallFrame]) -> list[int]:
     return found[::-1]
 
 
+def functions_above(spots: Collection[Spot], trees: CallTrees | None) -> set[tuple[str, str]]:
+    """The user's functions, each its file and its name without its class, that were sampled above
+    these lines; not the lines' own."""
+    frames = trees.training if trees else ()
+    found = set()
+    for number, frame in enumerate(frames):
+        if (frame.file, frame.line) in spots:
+            above = (frames[x] for x in _callers(number, frames)[:-1])
+            found |= {(x.file, x.name.rpartition(".")[2]) for x in above if x.user}
+    return found
+
+
 def caller_of(place: Place, trees: CallTrees | None) -> Place | None:
     """The user's line that most often calls the function of this place, by the samples."""
     return _caller_of(lambda frame: same_function(_place(frame), place), trees)
