@@ -63,15 +63,15 @@ class OwnIterators:
         return hidden(method)
 
     def _made(self, loader: Any) -> None:
-        if loader not in self.watch.places:
-            self.watch.made(loader)
+        if loader not in self.watch.known.origins:
+            self.watch.known.made(loader)
 
     def _iterates(self, iterator: Any, loader: Any) -> None:
         if self.in_torchs or type(loader).__iter__ is DataLoader.__iter__:
             return
         if self.watch.probe.marks.mine():
-            new = loader not in self.watch.numbers
-            self.begun[iterator] = self.watch.begin_pass(loader), new
+            new = loader not in self.watch.known.numbers
+            self.begun[iterator] = self.watch.known.begin_pass(loader), new
 
     def _again(self, iterator: Any, loader: Any, first_iter: bool = False) -> None:
         if not first_iter and hasattr(iterator, "tdiag_loader"):

@@ -10,7 +10,6 @@ import functools
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,9 @@ from torch.utils.data._utils import fetch as _fetch
 
 from . import facts, fetches, places
 from .boundary import BATCH
-from .fetches import count_bytes, describe_loader
+from .fetches import count_bytes
 from .iterators import OwnIterators, ready
+from .known_loaders import KnownLoaders
 from .patches import RETURNS, STAYS, hidden
 from .procfs import ThreadCounters, kernel_ns, pool_threads
 from .record import MOST_VALUES, here
@@ -52,12 +52,7 @@ class LoaderWatch:
         """``began_pass`` is called with a DataLoader's number, its workers, and how many batches
         each of them prefetches."""
         self.probe, self.boundary, self.began_pass = probe, boundary, began_pass
-        self.numbers: Any = weakref.WeakKeyDictionary()  # DataLoader → number
-        self.places: Any = weakref.WeakKeyDictionary()  # DataLoader → where it was made
-        # Number → what it is, and the DataLoader that has or last had it.
-        self.described: dict[int, tuple[dict[str, Any], weakref.ref[Any]]] = {}
-        self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
-        self.passes: dict[int, int] = {}  # loader number → iterators made
+        self.known = KnownLoaders(probe)
         self.fetches = 0  # measured in this process
         self.measured: dict[int | None, int] = {}  # of those, by loader number
         self.counters: ThreadCounters | None = None
@@ -93,18 +88,9 @@ class LoaderWatch:
         @functools.wraps(original)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            watch.probe.guard(watch.made)(self)
+            watch.probe.guard(watch.known.made)(self)
 
         return hidden(init)
-
-    def made(self, loader: Any) -> None:
-        """Note where it was made. A library may make it again from one of the user's, for several
-        ranks or devices: then where that was made."""
-        place, library = places.caller_and_callee()
-        if library is not None:
-            same = (at for x, at in self.places.items() if x.dataset is loader.dataset)
-            place = next(same, place)
-        self.places[loader] = place
 
     def wrap_iter(self, original: Any) -> Any:
         watch, marks, put = self, self.probe.marks, self.probe.marks.put
@@ -116,8 +102,8 @@ class LoaderWatch:
                 if watch.probe.count is not None:  # a late window needs the loader's number
                     watch.probe.guard(watch.label)(self, iterator)
                 return iterator
-            new = self not in watch.numbers
-            number = watch.probe.guard(watch.begin_pass)(self) or 0
+            new = self not in watch.known.numbers
+            number = watch.probe.guard(watch.known.begin_pass)(self) or 0
             began = _wall()
             put((NEXT_BEGIN, began, number))
             watch.own.in_torchs = True
@@ -151,13 +137,13 @@ class LoaderWatch:
             new=new,
             at=places.caller(),
         )
-        about = self.described[number][0]
+        about = self.known.described[number][0]
         self.began_pass(number, about["num_workers"] or 0, about["prefetch_factor"] or 0)
 
     def label(self, loader: Any, iterator: Any) -> None:
         """Only record which loader an iterator belongs to."""
         if isinstance(iterator, _dataloader._BaseDataLoaderIter):
-            iterator.tdiag_loader = self.number(loader)  # type: ignore[attr-defined]
+            iterator.tdiag_loader = self.known.number(loader)  # type: ignore[attr-defined]
 
     def wrap_next(self, original: Any) -> Any:
         watch, marks, boundary = self, self.probe.marks, self.boundary
@@ -248,13 +234,15 @@ class LoaderWatch:
             self._enter_process()
         timing = getattr(fetcher, "tdiag_timing", None)
         if timing is None:
-            number = getattr(fetcher, "tdiag_loader", self.by_dataset.get(id(fetcher.dataset)))
+            number = getattr(
+                fetcher, "tdiag_loader", self.known.by_dataset.get(id(fetcher.dataset))
+            )
             timing = fetcher.tdiag_timing = {"loader": number}
             fetcher.collate_fn = _timed_collate(fetcher.collate_fn, timing)
         timing["on"] = True
         timing["collate"] = timing["collate_cpu"] = timing["collate_kernel"] = 0
         number = timing["loader"]
-        again = get_worker_info() is not None and self.passes.get(number, 1) > 1
+        again = get_worker_info() is not None and self.known.passes.get(number, 1) > 1
         first = not again and self.measured.get(number, 0) < WEIGH_FIRST
         timing["dataset"] = fetcher.dataset if first else None
         timing["states"] = fetches.begin(first)
@@ -306,76 +294,33 @@ class LoaderWatch:
         if info is None:
             return
         self.probe.marks.never()  # modules called by a transform are not training
-        if not self.by_dataset:  # spawned: this process never saw the loader itself
-            self.by_dataset[id(info.dataset)] = -1
+        if not self.known.by_dataset:  # spawned: this process never saw the loader itself
+            self.known.by_dataset[id(info.dataset)] = -1
         facts.allow_sampling()
         self.probe.recorder.write(
             "role",
             role="worker",
             tid=threading.get_native_id(),
             worker=info.id,
-            loader=self.by_dataset.get(id(info.dataset)),
+            loader=self.known.by_dataset.get(id(info.dataset)),
             intra_op=torch.get_num_threads(),
         )
-        if info.id == 0 and max(self.passes.values(), default=1) == 1:
+        if info.id == 0 and max(self.known.passes.values(), default=1) == 1:
             self.inputs = self.make_inputs(self.probe)
         from multiprocessing.util import Finalize
 
         Finalize(None, self.probe.recorder.flush, exitpriority=0)
 
-    def begin_pass(self, loader: Any) -> int:
-        """An iterator is about to be made. Returns the loader's number."""
-        number = self.number(loader)
-        self.passes[number] = self.passes.get(number, 0) + 1  # forked workers know it, too
-        return number
-
     def take_over(self, before: LoaderWatch) -> None:
         """Share the numbers of an earlier watch, which its iterators carry."""
-        self.numbers, self.places = before.numbers, before.places
-        self.described, self.by_dataset = before.described, before.by_dataset
-        for number, (about, _) in self.described.items():
-            self.probe.recorder.write("loader", id=number, **about)
+        self.known.take_over(before.known)
 
     def adopt(self, iterator: Any, loader: Any) -> None:
         """Adopt an iterator that is in use, and that ``loader`` has made."""
         number = getattr(iterator, "tdiag_loader", -1)
-        if number not in self.described:
-            number = self.number(loader)
+        if number not in self.known.described:
+            number = self.known.number(loader)
         self.iterator_made(iterator, number, 0, False)
-
-    def number(self, loader: Any) -> int:
-        """This loader's number; the first time, also write its record. A loader that is made again
-        for each epoch gets the number of the previous one, which is gone by then. Its length may
-        differ (a curriculum); the same line may also make a loader for evaluation, so that of the
-        nearest length is taken."""
-        number = self.numbers.get(loader)
-        if number is None:
-            about = describe_loader(loader, self.places.get(loader))
-            number = min(
-                (
-                    n
-                    for n, (was, of) in self.described.items()
-                    if of() is None and _like(was, about)
-                ),
-                key=lambda n: abs(_length(self.described[n][0]) - _length(about)),
-                default=len(self.described),
-            )
-            if number == len(self.described):
-                self.probe.recorder.write("loader", id=number, **about)
-            self.described[number] = about, weakref.ref(loader)
-            self.numbers[loader] = number
-            self.by_dataset[id(loader.dataset)] = number
-        return int(number)
-
-
-def _like(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two descriptions of loaders are equal but for their lengths."""
-    lengths = ("dataset_len", "sampler_len", "containers")
-    return all(one[key] == other[key] for key in one if key not in lengths)
-
-
-def _length(about: dict[str, Any]) -> int:
-    return about["sampler_len"] or 0
 
 
 def pause_ns(age_ns: float, budget_ns: float) -> int:

@@ -50,10 +50,10 @@ FIRST = (
 SECOND = (
     PlannedWindow(BASELINE, 2, 100, 3.0, 20.0),
     PlannedWindow(SAMPLE, 2, 20, 4.0, 12.0),
+    PlannedWindow(AGAIN, 2, 20, 1.0, 4.0),
     PlannedWindow(TRACE, 2, 3, 0.0, 8.0),
     PlannedWindow(CALLS, 2, 10, 0.5, 6.0),
     PlannedWindow(OPS, 2, 2, 0.0, 6.0),
-    PlannedWindow(AGAIN, 2, 20, 1.0, 4.0),
     PlannedWindow(SYSCALLS, 2, 10, 1.0, 8.0),
 )
 # py-spy attaches within 1 to 3 s: waiting for it costs dozens of short steps, but only one or two
@@ -63,7 +63,7 @@ SLOW_NS = 1_000_000_000
 SLOW = tuple(
     next(window for window in FIRST + SECOND if (window.name, window.number) == key)
     for key in ((BASELINE, 1), (SAMPLE, 1), (OPS, 1), (CALLS, 1), (TRACE, 1),
-                (SYSCALLS, 1), (BASELINE, 2), (SAMPLE, 2))
+                (SYSCALLS, 1), (BASELINE, 2), (SAMPLE, 2), (AGAIN, 2))
 )  # fmt: skip
 # On a device CUPTI stays attached after a trace, and steps 10 to 20 % longer have been reported
 # (pytorch issue 144455, pull request 146604). So all clean steps come before it, and its

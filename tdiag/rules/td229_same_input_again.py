@@ -173,7 +173,7 @@ def _found(lines: Sequence[SameInput], takes: str, samples: Measure, gain: Gain,
     what = worst.name or "what is called"
     return Found(
         summary=(
-            f"{what} processes the same input again{where(worst.at)}: {percent(_again(lines))} of"
+            f"{what} is given the same input again{where(worst.at)}: {percent(_again(lines))} of"
             " its time goes to inputs that it had before, with the same result. That line"
             f"{' and others of its function take' if lines[1:] else ' takes'} {takes}."
         ),
@@ -185,7 +185,7 @@ def _found(lines: Sequence[SameInput], takes: str, samples: Measure, gain: Gain,
             bytes_("largest result", worst.size, "probe"),
         ),
         fix=Fix(
-            f"Compute {what}{where(worst.at)} once for each input and keep the result"
+            f"Call {what}{where(worst.at)} once for each input and keep the result"
             f" ({size(worst.size)}), before training or in a dict; then take from it what the step"
             " needs.",
             "review",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tdiag.evidence.feeding import Loaders
 
 from .harness import watch_code
@@ -59,3 +61,40 @@ def test_a_library_makes_one_of_another_data_set(tmp_path: Path) -> None:
 
 def test_the_user_makes_a_second_one(tmp_path: Path) -> None:
     assert made_at(tmp_path, "DataLoader(data, batch_size=8)") == 9
+
+
+EPOCHS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(40, 8))
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def make():
+    return DataLoader(data, batch_size=4, shuffle=True)
+kept, twins = [], [make(), make()]
+for epoch in range(40):
+    {made}
+    for (x,), *_ in {batches}:
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "batches", "number"),
+    [
+        ("loader = make()", "zip(loader)", 1),
+        ("kept.append(make())", "zip(kept[-1])", 1),  # as Accelerate keeps them
+        ("", "zip(*twins)", 2),  # made before either was read
+    ],
+)
+def test_a_loader_that_is_made_again_for_each_epoch_is_one(
+    made: str, batches: str, number: int, tmp_path: Path
+) -> None:
+    script = EPOCHS.format(made=made, batches=batches)
+    run = watch_code(tmp_path, script, windows=["baseline"], short=True)
+    assert run.returncode == 0 and run.of("failure") == []
+    loaders = run.evidence().get(Loaders)
+    assert loaders is not None and len(loaders.loaders) == number
+    assert (loaders.loaders[0].made > 1) is (number == 1)

@@ -16,7 +16,19 @@ from tdiag.probe.capture.same_input import FEW, InputWatch
 from tdiag.probe.contents import MOST_PARTS, of_arguments, of_result
 from tdiag.probe.core import Probe
 from tdiag.probe.record import Marks
-from tdiag.probe.wire import NEXT_BEGIN
+from tdiag.probe.wire import (
+    BACKWARD_BEGIN,
+    EVAL_END,
+    FORWARD_BEGIN,
+    FORWARD_END,
+    GC_BEGIN,
+    GC_END,
+    GRAD_ON,
+    NEXT_BEGIN,
+    NEXT_END,
+    OPTIMIZER_END,
+    TRAINING_MODE,
+)
 
 LONG_S = 0.0002  # longer than what is not compared
 WAVE, OTHER = np.arange(1000.0), np.ones(1000)
@@ -42,7 +54,7 @@ class Rows(dict[str, list[int]]):
 def watch(body: Callable[[], object], *marks: int) -> Rows:
     probe = Bare()
     for code in marks:
-        probe.marks.put((code, 1, 0))
+        probe.marks.put((code, 1, TRAINING_MODE | GRAD_ON if code == FORWARD_BEGIN else 0))
     seen, rows = InputWatch(cast(Probe, probe)), Rows()
     before = sys.getprofile()
     sys.setprofile(seen.event)
@@ -81,9 +93,17 @@ def test_the_outer_one_if_both_repeat_themselves() -> None:
     assert watch(lambda: [windowed(WAVE, 5) for _ in range(4)]) == {"windowed": [4, 3, 1]}
 
 
-def test_an_evaluation_computes_without_gradients() -> None:
-    with torch.no_grad():
-        assert watch(lambda: [filtered(WAVE) for _ in range(3)]).phase == "evaluation"
+@pytest.mark.parametrize(
+    ("marks", "phase"),
+    [
+        ((FORWARD_BEGIN, FORWARD_END), "loss"),
+        ((NEXT_BEGIN, NEXT_END, GC_BEGIN, GC_END), "prepare"),
+        ((OPTIMIZER_END, EVAL_END, NEXT_BEGIN, NEXT_END), "evaluation"),
+        ((OPTIMIZER_END, EVAL_END, FORWARD_BEGIN, FORWARD_END, BACKWARD_BEGIN), "backward"),
+    ],
+)
+def test_the_phase_is_that_of_the_last_mark(marks: tuple[int, ...], phase: str) -> None:
+    assert watch(lambda: [filtered(WAVE) for _ in range(3)], *marks).phase == phase
 
 
 class Counter:

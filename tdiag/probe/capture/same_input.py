@@ -14,8 +14,6 @@ import sys
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from .. import facts
 from ..contents import of_arguments, of_result, size_of
 from ..core import now_ns
@@ -28,13 +26,16 @@ from ..wire import (
     BACKWARD_END,
     BY_CPROFILE,
     DIAGNOSE,
+    EVAL_END,
     FORWARD_BEGIN,
     FORWARD_END,
     GC_BEGIN,
     GC_END,
+    GRAD_ON,
     NEXT_BEGIN,
     ON_CPU,
     OPTIMIZER_BEGIN,
+    TRAINING_MODE,
 )
 from .switched import Capture
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 # Below it, comparing the inputs takes longer than the call; a function is known as short after FEW.
 SHORT_NS, FEW = 50_000, 8
 MOST_CALLS = 20_000  # whose contents are kept, about 500 bytes each
+MOST_OWN_NS = 1_000_000_000  # for comparing: a single step may make a million calls
 MOST_LINES = 50
 FETCHES, MOST_NS = 16, 1_000_000_000  # of a worker
 _SKIPPED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -111,7 +113,7 @@ class InputWatch:
         if code.co_flags & _SKIPPED or name.startswith("<") or name == "__init__":
             self.skipped.add(code)
             return
-        if len(self.results) > MOST_CALLS:
+        if len(self.results) > MOST_CALLS or self.own > MOST_OWN_NS:
             return
         began = now_ns()
         arguments = list(frame.f_locals.values())
@@ -153,12 +155,18 @@ class InputWatch:
         self.own += now_ns() - now
 
     def _phase(self) -> str:
-        if self.phase:
-            return self.phase
-        log = self.marks.log
-        codes = (code for code in log[-3::-3] if code not in (GC_BEGIN, GC_END, ON_CPU))
-        phase = _PHASES.get(next(codes, -1), "prepare")
-        return phase if phase == "data_wait" or torch.is_grad_enabled() else "evaluation"
+        """By the last mark; the evaluation lasts until a model trains again."""
+        log, last = self.marks.log, -1
+        for at in range(len(log) - 3, -1, -3):
+            code, mode = log[at], log[at + 2] & (TRAINING_MODE | GRAD_ON)
+            if code in (GC_BEGIN, GC_END, ON_CPU):
+                continue
+            last = code if last < 0 else last
+            if code == EVAL_END and last != NEXT_BEGIN:
+                return self.phase or "evaluation"
+            if code == FORWARD_BEGIN and mode == TRAINING_MODE | GRAD_ON:
+                break
+        return self.phase or _PHASES.get(last, "prepare")
 
     def described(self) -> list[list[Any]]:
         """The field `lines` of the record, most time first."""
@@ -184,16 +192,15 @@ class InFetches:
     def __init__(self, probe: Probe) -> None:
         self.probe = probe
         wanted = probe.config.get("plan", DIAGNOSE) == DIAGNOSE
-        self.left = FETCHES if wanted and AGAIN in probe.config.get("windows", ()) else 0
+        self.left = wanted and AGAIN in probe.config.get("windows", ())  # whether to go on
         self.watch = InputWatch(probe, "data_wait")
-        self.elapsed = 0
+        self.done = self.elapsed = 0
 
     def fetch(self, original: Any, fetcher: Any, indices: Any) -> Any:
         """``original(fetcher, indices)``, watched."""
         if sys.getprofile() is not None:  # the script's own
-            self.left = 0
+            self.left = False
             return original(fetcher, indices)
-        self.left -= 1
         began = now_ns()
         sys.setprofile(self.watch.event)
         try:
@@ -204,16 +211,17 @@ class InFetches:
             self.probe.guard(self._write)()
 
     def _write(self) -> None:
-        if self.elapsed > MOST_NS:
-            self.left = 0
-        done = FETCHES - self.left
-        if self.left == 0 or done.bit_count() == 1:  # the pass may end with any of them
+        self.done += 1
+        self.left = self.done < FETCHES and self.elapsed < MOST_NS
+        if not self.left or self.done.bit_count() == 1:  # the pass may end with any of them
             self.probe.recorder.write(
                 "again",
-                steps=done,
+                steps=self.done,
                 elapsed=self.elapsed - self.watch.own,
                 lines=self.watch.described(),
             )
+        if not self.left:
+            self.watch = InputWatch(self.probe)  # forget what was kept
 
 
 class SameInputCapture(Capture):
