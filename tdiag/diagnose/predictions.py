@@ -42,9 +42,10 @@ def with_predictions(evidence: Evidence) -> list[Kind]:
     }
     below = lines_below(own, trees)
     mine = {x.at.spot for x in after if x.at.spot in own | below and _function(x) not in losses}
-    if not mine:
+    whole = sum(x.elapsed_ns for x in after)
+    if not mine or not whole:
         return []
-    share = sum(x.elapsed_ns for x in after if x.at.spot in mine) / sum(x.elapsed_ns for x in after)
+    share = sum(x.elapsed_ns for x in after if x.at.spot in mine) / whole
     wall = dict(phases.wall_ns)
     loss = wall.pop("loss")
     wall["forward"] = wall.get("forward", 0.0) + share * loss

@@ -273,11 +273,9 @@ class SameInput(Kind, frozen=True, kw_only=True):
 
 
 class SameInputs(Kind, frozen=True, kw_only=True):
-    """Functions that the training thread called again with the same input, most time first.
-    ``step_ns``: the mean step while they were compared."""
+    """Functions that the training thread called again with the same input, most time first."""
 
     steps: int
-    step_ns: float
     lines: tuple[SameInput, ...]
 
 

@@ -305,7 +305,9 @@ class LoaderWatch:
             loader=self.known.by_dataset.get(id(info.dataset)),
             intra_op=torch.get_num_threads(),
         )
-        if info.id == 0 and max(self.known.passes.values(), default=1) == 1:
+        # A spawned worker does not know whether the loader had others before.
+        number = self.known.by_dataset.get(id(info.dataset), -1)
+        if info.id == 0 and self.known.passes.get(number) == 1:
             self.inputs = self.make_inputs(self.probe)
         from multiprocessing.util import Finalize
 

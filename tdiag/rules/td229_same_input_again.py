@@ -257,6 +257,6 @@ def _filtered(again: float) -> Evidence:
         at=at(40, "window"), name="bandpass", phase="prepare", calls=16.0, again=again, inputs=30,
         ns=16 * each, again_ns=again * each, size=round(2 * MB),
     )  # fmt: skip
-    same = SameInputs(steps=20, step_ns=60 * MS, lines=(line,))
+    same = SameInputs(steps=20, lines=(line,))
     trees = call_tree(("window", 40, 0.45))
     return Evidence().add(budget(prepare=25, forward=15, backward=15), same, trees, stacks())

@@ -251,7 +251,7 @@ def same_inputs(record: AgainRecord) -> SameInputs:
         )
         for at, name, phase, calls, again, inputs, ns, again_ns, size in record.lines
     )
-    return SameInputs(steps=steps, step_ns=record.elapsed / steps, lines=tuple(lines))
+    return SameInputs(steps=steps, lines=tuple(lines))
 
 
 # "  0.25    0.004739          27       172       172 openat": share, seconds, µs per call, calls,

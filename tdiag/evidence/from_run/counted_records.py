@@ -20,7 +20,6 @@ class AgainRecord(Record):
     largest result."""
 
     steps: int
-    elapsed: int
     lines: list[tuple[At, str, str, int, int, int, int, int, int]]
     number: int = msgspec.field(name="pass", default=1)
 

@@ -217,7 +217,6 @@ class InFetches:
             self.probe.recorder.write(
                 "again",
                 steps=self.done,
-                elapsed=self.elapsed - self.watch.own,
                 lines=self.watch.described(),
             )
         if not self.left:
@@ -235,7 +234,6 @@ class SameInputCapture(Capture):
 
     def begin(self) -> None:
         self.watch = InputWatch(self.probe)
-        self.began = now_ns()
         sys.setprofile(self.watch.event)
         self.give_way(cProfile.Profile, "enable", BY_CPROFILE)
         self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
@@ -250,7 +248,6 @@ class SameInputCapture(Capture):
             self.probe.recorder.write(
                 "again",
                 steps=steps,
-                elapsed=now_ns() - self.began - self.watch.own,
                 lines=self.watch.described(),
                 **{"pass": self.window.number},
             )
