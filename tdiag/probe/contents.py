@@ -122,7 +122,7 @@ class _ContentReader:
             self.told += value.numel() / LEAST_INTEGERS
             sample = value.detach()[_spread(value.shape)].flatten().tolist()
             whole = value.detach().sum().item() if value.numel() <= MOST_SUMMED else 0
-        return str(value.dtype), tuple(value.shape), repr((sample, whole))
+        return str(value.dtype), tuple(value.shape), hash(repr((sample, whole)))
 
     def _numpy(self, value: Any) -> Any:
         dtype = getattr(value, "dtype", None)
@@ -131,7 +131,8 @@ class _ContentReader:
         self.told += value.size / LEAST_INTEGERS
         sample = value[_spread(value.shape)].tolist() if value.shape else value.item()
         sums = dtype.kind in "biufc" and value.size <= MOST_SUMMED
-        return str(dtype), value.shape, repr((sample, value.sum().item() if sums else 0))
+        whole = value.sum().item() if sums else 0
+        return str(dtype), value.shape, hash(repr((sample, whole)))
 
 
 def _spread(shape: Any) -> tuple[slice, ...]:

@@ -6,12 +6,22 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import SameInputs
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.base import DATA_WAIT
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import GB, budget, call_tree, stack, stacks, system
+from tdiag.rules.examples import (
+    GB,
+    budget,
+    call_tree,
+    loaders,
+    phases,
+    stack,
+    stacks,
+    system,
+)
 
 RULE = find("TD229")
 
@@ -65,3 +75,32 @@ def test_a_fetch_has_too_few_samples_beside_computing_on_all_cores() -> None:
 def test_a_line_that_does_much_else_besides() -> None:
     """It takes 25 ms, the function that repeats itself 0.5."""
     assert found(RULE.fires(), ns=0.5e6, again_ns=0.5e6) is None
+
+
+def in_workers(again: float) -> Finding | None:
+    """Two workers take 55 ms to load a batch, eight tenths of it at line 40."""
+    evidence = RULE.fires()
+    same, trees = evidence.get(SameInputs), evidence.get(CallTrees)
+    assert same is not None and trees is not None
+    (line,) = same.lines
+    ns = 50e6
+    line = replace(line, phase="data_wait", ns=ns, again_ns=again * ns)
+    frames = tuple(replace(frame, frac=0.8) for frame in trees.training)
+    evidence.add(
+        budget(data_wait_cpu=60, forward=20),
+        phases(data_wait=60, forward=20),
+        replace(same, lines=()),
+        replace(trees, workers=frames),
+        stacks(workers=(stack(41, 0.8),)),
+        loaders(num_workers=2, again=(line,)),
+        system(),
+    )
+    result = run_rule(RULE, evidence)
+    return result if isinstance(result, Finding) else None
+
+
+def test_workers_that_get_the_same_input_again() -> None:
+    finding = in_workers(again=0.9)
+    assert finding is not None and finding.cls == "cpu" and "of the fetch" in finding.summary
+    assert set(finding.components) <= set(DATA_WAIT)
+    assert in_workers(again=0.01) is None

@@ -21,7 +21,6 @@ class AgainRecord(Record):
 
     steps: int
     lines: list[tuple[At, str, str, int, int, int, int, int, int]]
-    number: int = msgspec.field(name="pass", default=1)
 
 
 class OpsLine(msgspec.Struct):

@@ -8,9 +8,9 @@ import sys
 import threading
 from typing import Any
 
-from .. import accelerator, facts
-from ..wire import BY_CPROFILE, CPROFILE
-from .switched import Capture
+from .. import accelerator
+from ..wire import CPROFILE
+from .switched import ProfileCapture
 
 MOST_ROWS = 300  # rows kept in the events; cprofile.pstats keeps them all
 ALWAYS = {
@@ -20,12 +20,8 @@ ALWAYS = {
 }  # always kept, even if they take little time
 
 
-class CallsCapture(Capture):
+class CallsCapture(ProfileCapture):
     """Own and total time of every Python function called in the window's steps."""
-
-    def start(self) -> str:
-        owner = facts.profiled_by()
-        return f"the script profiles itself ({owner})" if owner else ""
 
     def begin(self) -> None:
         self.profile = cProfile.Profile()
@@ -33,9 +29,7 @@ class CallsCapture(Capture):
         monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
         if monitoring and (accelerator.kind() or threading.active_count() > 1):
             keep_to_thread(monitoring, threading.get_ident())
-        # sys.setprofile has one owner: if the script profiles itself, this capture ends.
-        self.give_way(cProfile.Profile, "enable", BY_CPROFILE)
-        self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
+        self.give_way_to_script()
 
     def end(self, steps: int) -> None:
         self.patches.undo()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
+from .. import facts
 from ..core import now_ns
 from ..patches import Patches, hidden
+from ..wire import BY_CPROFILE
 
 if TYPE_CHECKING:
     from ..plan import PlannedWindow
@@ -64,3 +68,17 @@ class Capture:
 
     def abort(self) -> None:
         """Switch off and keep nothing."""
+
+
+class ProfileCapture(Capture):
+    """One that needs Python's profile function, which has one owner: the script, if it profiles
+    itself."""
+
+    def start(self) -> str:
+        owner = facts.profiled_by()
+        return f"the script profiles itself ({owner})" if owner else ""
+
+    def give_way_to_script(self) -> None:
+        """To be called once the capture has taken it."""
+        self.give_way(cProfile.Profile, "enable", BY_CPROFILE)
+        self.give_way(sys, "setprofile", "the script profiles itself (sys.setprofile)")
