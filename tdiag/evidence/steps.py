@@ -12,6 +12,11 @@ _COMPONENTS = {"after_step": "other"}
 _PHASES = {component: phase for phase, component in _COMPONENTS.items()}
 
 
+# Phases that a sampled stack shows by one of its frames. ``optimizer`` is not among them: it begins
+# before ``optimizer.step``, and what a closure calls there is of other phases.
+SHOWN = ("data_wait", "backward", "checkpoint")
+
+
 def component_of(phase: str) -> str:
     """The budget component of this phase's time."""
     return _COMPONENTS.get(phase, phase)
@@ -90,9 +95,12 @@ class Phases(Kind, frozen=True, kw_only=True):
     acts: bool = False
     rolls_out: bool = False  # most of it lies between two such calls: an environment is stepped
     learners_acts: float = 0.0  # such calls per step of models that the script also trains
-    # The time around the step (prepare and after_step): its share of the clean step ÷ its share of
-    # the sampled steps. Not 1 if its work grows with the run: a metric over all results so far.
+    # The share of prepare and after_step in what SHOWN leaves of the clean steps ÷ of the sampled
+    # ones. Not 1 if their work grows with the run: a metric over all results so far.
     around_scale: float = 1.0
+    # Shares of the clean steps, by the names in SHOWN, with all calls that stacks show as such.
+    # Denominator: the phases that the sampled steps have, too. Empty if no step was sampled.
+    shown_frac: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def without_modules(self) -> bool:

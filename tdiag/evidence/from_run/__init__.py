@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdiag.errors import RunError
+from tdiag.evidence.from_run.balanced import balanced
 from tdiag.evidence.from_run.capture import say_capture
 from tdiag.evidence.from_run.clean import (
     make_step_history,
@@ -124,6 +125,7 @@ def load_run(run_dir: Path) -> Evidence:
             evidence.add(syscalls)
         if samples := find_samples(run_dir, lead, judged, processes):
             slowed = evidence.perturbation.get(SAMPLE, 0.0)
+            samples = balanced(samples, evidence.get(Phases))
             evidence.add(make_stacks(samples, slowed), make_call_trees(samples))
         elif judged.pid != lead.pid:
             evidence.missing[Stacks] = f"stacks were not sampled in rank {judged.rank}"

@@ -17,6 +17,7 @@ _PHASE_OF_FRAME = (
     ("torch/utils/data/dataloader.py", "__next__", "data_wait"),
     ("torch/_tensor.py", "backward", "backward"),
     ("torch/autograd/__init__.py", "backward", "backward"),
+    ("torch/autograd/__init__.py", "grad", "backward"),
     ("torch/optim/", "step", "optimizer"),
     ("torch/serialization.py", "save", "checkpoint"),
     *(

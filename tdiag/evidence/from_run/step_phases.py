@@ -114,6 +114,21 @@ def phase_of_slices(timeline: Slices, roles: Roles, boundary: str) -> Ints:
     return phases
 
 
+def as_stacks_show(timeline: Slices, phases: Ints) -> Ints:
+    """``phases``, except that a slice is in the phase of the call that a stack shows then, whatever
+    its role: a loader's ``__next__`` in an evaluation, ``torch.autograd.grad`` in a loss. Stacks do
+    not show when the garbage collector runs, or a thread waits for other ranks."""
+    owner = timeline.owner.copy()
+    within = owner != NOBODY
+    within[within] = np.isin(timeline.kind[owner[within]], (GC, COMM))
+    owner[within] = timeline.parent[owner[within]]
+    kind = np.append(timeline.kind, NOBODY)[owner]
+    result = phases.copy()
+    for shown, name in ((NEXT, "data_wait"), (BACKWARD, "backward"), (SAVE, "checkpoint")):
+        result[kind == shown] = _NUMBER[name]
+    return result
+
+
 class _Gaps:
     """Time in which no region is open, or only an optimizer's region with a closure."""
 

@@ -16,15 +16,18 @@ from tdiag.evidence.from_run.roles import Mask, Roles, assign_roles
 from tdiag.evidence.from_run.slices import Ints, Slices, StepTable, cut
 from tdiag.evidence.from_run.step_phases import (
     PHASES,
+    as_stacks_show,
     make_phases,
     phase_of_slices,
     phases_per_step,
 )
 from tdiag.evidence.from_trace.intervals import union
 from tdiag.evidence.from_trace.median_step import lane
-from tdiag.evidence.steps import Phases, component_of
+from tdiag.evidence.steps import SHOWN, Phases, component_of
 from tdiag.model.timeline import Timeline
 from tdiag.probe.wire import BASELINE, BY_BATCH, SAMPLE, SETTLE
+
+_SHOWN = [PHASES.index(name) for name in SHOWN]
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,12 @@ def timed(process: Process) -> Timed | None:
     boundary, modules, timeline, roles, slices = divided(process)
     phases = make_phases(timeline, roles, slices, clean.mask, modules)
     sampled = process.steps.inside({SAMPLE})
-    scale = around_scale(phases_per_step(timeline, slices, timeline.ns), clean.mask, sampled)
-    phases = structs.replace(phases, around_scale=scale)
+    per_step = phases_per_step(timeline, as_stacks_show(timeline, slices), timeline.ns)
+    phases = structs.replace(
+        phases,
+        around_scale=around_scale(per_step, clean.mask, sampled),
+        shown_frac=shown_frac(per_step, clean.mask, sampled),
+    )
     step_ns = sum(phases.wall_ns.values())
     if (busy := beside_frac(process, clean)) is not None:
         phases = structs.replace(phases, beside_ns=busy * step_ns)
@@ -68,12 +75,20 @@ def around_scale(per_step: Ints, clean: Mask, sampled: Mask) -> float:
     median, whichever is nearer to the sampled steps: what a few steps do, at the end of an epoch,
     changes only the mean, and may have happened in one of the two windows only."""
     around = per_step[:, [PHASES.index(name) for name in ("after_step", "prepare")]].sum(axis=1)
-    whole = per_step.sum(axis=1)
-    seen = around[sampled].sum() / max(whole[sampled].sum(), 1)
+    rest = np.delete(per_step, _SHOWN, axis=1).sum(axis=1)
+    seen = around[sampled].sum() / max(rest[sampled].sum(), 1)
     if not seen:
         return 1.0
-    usual = [float(f(around[clean]) / f(whole[clean])) / seen for f in (np.mean, np.median)]
+    usual = [float(f(around[clean]) / f(rest[clean])) / seen for f in (np.mean, np.median)]
     return float(min(max(1.0, min(usual)), max(usual)))
+
+
+def shown_frac(per_step: Ints, clean: Mask, sampled: Mask) -> dict[str, float]:
+    """:attr:`Phases.shown_frac`. ``per_step``: steps × PHASES, ns."""
+    alike = per_step[sampled].sum(axis=0) > 0
+    spent = per_step[clean].sum(axis=0) * alike
+    whole = max(int(spent.sum()), 1)
+    return {PHASES[i]: int(spent[i]) / whole for i in _SHOWN if spent[i]}
 
 
 def divided(process: Process) -> Divided:
