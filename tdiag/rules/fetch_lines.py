@@ -104,6 +104,17 @@ def main_function(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
     return largest
 
 
+def whole_function(line: StackLine, fed: Feed, stacks: Stacks) -> list[StackLine]:
+    """All lines of the line's function, if the dataset or its collate function calls that for some
+    part of the work; else the line alone."""
+    entries = [x for x in (fed.loader.dataset_at, fed.loader.collate_at) if x]
+    name = function_of(line)
+    if name.rpartition(".")[2].startswith("__") or any(same_function(line.at, x) for x in entries):
+        return [line]
+    lines = _working(fed, stacks)
+    return [x for x in lines if (x.at.file, function_of(x)) == (line.at.file, name)]
+
+
 def spread_work(fed: Feed | None, stacks: Stacks) -> list[StackLine]:
     """The lines of the user's functions that together certainly take most of the fetch's work,
     those of the largest function first, if no single line or function does."""
@@ -146,12 +157,19 @@ def by_hand_ns(
 
 
 def expensive_fetch(
-    fed: Feed, work: Sequence[StackLine], stacks: Stacks, part: str, kind: str
+    fed: Feed,
+    work: Sequence[StackLine],
+    stacks: Stacks,
+    part: str,
+    kind: str,
+    around: Sequence[StackLine] = (),
 ) -> Found:
     """The finding for lines that take most of the fetch. ``part``: their place in words;
-    ``kind``: ``line`` or ``function``."""
+    ``kind``: ``line`` or ``function``; ``around``: what may go with them, if more than they."""
     top, share, seen = work[0], share_of(work), fetch_samples(fed, stacks)
-    least, most = known_to(share, seen)
+    least, _ = known_to(share, seen)
+    more = len(around) > len(work)
+    _, most = known_to(share_of(around) if more else share, seen)
     leaf = f" ({top.leaf})" if top.leaf else ""
     return Found(
         summary=(
@@ -173,7 +191,8 @@ def expensive_fetch(
         gain=Gain(
             fed.gain_of_saving(fed.wall * least * LOW_END_FRAC),
             fed.gain_of_saving(fed.wall * most),
-            f"high end: the {kind} is gone; low end: it costs half."
+            f"high end: the {'function around it' if more else kind} is gone; low end: it costs"
+            " half."
             f" {sampling_range(seen, least, most)}.",
             DATA_WAIT,
             fetches=True,

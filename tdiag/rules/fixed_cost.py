@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain
 from tdiag.rules.call_parts import BackwardShare, backward_share
-from tdiag.rules.syntax import innermost, tree_of
+from tdiag.rules.syntax import function_at
 
 FIXED_COST_FACTOR = Threshold(
     6,
@@ -189,8 +188,8 @@ def best_ns(mine: Sequence[OpLine], work: Work | None, roof: Roof | None) -> flo
 def _lines_of(at: Place) -> range:
     """The lines of the function around this one, its decorators included: many have the name
     ``forward``. Any line where the source is unknown."""
-    around = innermost(tree_of(at.file), (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
-    if not isinstance(around, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    around = function_at(at)
+    if around is None:
         return range(sys.maxsize)
     first = min([around.lineno, *(x.lineno for x in around.decorator_list)])
     return range(first, (around.end_lineno or first) + 1)

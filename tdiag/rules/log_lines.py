@@ -16,14 +16,16 @@ from tdiag.rules.files_by_hand import gives_data, of_files
 from tdiag.rules.loop_lines import (
     AFTER,
     FORWARD,
+    TRAINING,
+    Call,
     FunctionKey,
     beside_the_step,
     chain,
     function_key,
+    lines_to,
     of_weights,
     phase_of,
     step_spans,
-    training_lines,
 )
 from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
 from tdiag.rules.syntax import statement_text
@@ -34,6 +36,9 @@ _DESCRIBES = re.compile(
 )
 _DESCRIBING = ("(lib/histograms.py)", "(lib/_histograms_impl.py)")
 _DRAWS = ("matplotlib", "seaborn", "plotly", "tabulate", "prettytable")
+
+# Calls that change weights or gradients; torch's have an underscore at the end.
+_CHANGES = re.compile(r"[^\W_]_\(|(clip|step|backward|update|optim)\w*\(")
 
 
 def logged_frac(line: StackLine) -> float:
@@ -64,8 +69,8 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
     """Lines that make what is logged, most samples first. After the step: histograms, plots or
     tables, whether they are written or kept, what a function computes that only returns them with
     other values, whatever a line that writes calls, and whatever a function that only writes
-    computes. There and in the forward: whatever is computed for a
-    variable or an argument that is only written."""
+    computes. There, in the forward and between backward and the update: whatever is computed for
+    a variable or an argument that is only written."""
     if stacks is None:
         return []
     called, logging = _Callers.of(ops, trees), logging_spots(stacks)
@@ -85,9 +90,12 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
         or _function(line) in returning
         or _called_to_write(line, called, logging)
         or (not called.trains_in(line.at) and only_writes(line.at))
-        or (_written_at(line, called) and not of_weights(line, called.frames, called.loops))
+        or (
+            _written_at(line, called, called.trains)
+            and not of_weights(line, called.frames, called.loops)
+        )
     ]
-    found += _written_in_forward(stacks, ops, called)
+    found += _written_in_forward(stacks, ops, called) + _written_in_update(stacks, ops, called)
     return sorted(found, key=lambda line: -line.self_frac)
 
 
@@ -108,7 +116,22 @@ def _written_in_forward(stacks: Stacks, ops: Ops | None, called: _Callers) -> li
     if ops is None:
         return []
     within = (x for x in stacks.training if phase_of(x, ops) in FORWARD or derives(x, ops))
-    return [line for line in within if _written_at(line, called, derives(line, ops))]
+    return [x for x in within if _written_at(x, called, () if derives(x, ops) else called.trains)]
+
+
+def _written_in_update(stacks: Stacks, ops: Ops | None, called: _Callers) -> list[StackLine]:
+    """Lines between backward and the update whose value is only written: norms of the gradients.
+    None that changes weights or gradients, or leads to more than such calls."""
+    if ops is None:
+        return []
+    within = (x for x in stacks.training if phase_of(x, ops) == "optimizer")
+    reading = [x for x in within if not _changes(x, ops)]
+    return [line for line in reading if _written_at(line, called, called.learns)]
+
+
+def _changes(line: StackLine, ops: Ops) -> bool:
+    names = [f"{name}(" for x in ops.lines if x.at.spot == line.at.spot for name in x.names]
+    return bool(_CHANGES.search(" ".join([statement_text(*line.at.spot), *names])))
 
 
 def derives(line: StackLine, ops: Ops | None) -> bool:
@@ -120,32 +143,39 @@ def derives(line: StackLine, ops: Ops | None) -> bool:
 def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
     """Where the line's value, or that of the call it was made for, is set or passed, if it is only
     written. None if it is also used, or unknown."""
-    return _written_at(line, _Callers.of(ops, trees), derives(line, ops))
+    called = _Callers.of(ops, trees)
+    if phase_of(line, ops) == "optimizer":
+        return _written_at(line, called, called.learns)
+    return _written_at(line, called, () if derives(line, ops) else called.trains)
 
 
 class _Callers(NamedTuple):
     """Who calls whom: ``frames`` of the training thread; ``loops``: functions that lead to the
-    forward and to the update; ``trains``: lines that train, whatever is written of their value."""
+    forward and to the update; ``trains``: lines that lead to backward or the update, whatever is
+    written of their value; ``learns``: to the forward or backward."""
 
     frames: Sequence[CallFrame]
-    loops: Collection[FunctionKey]
-    trains: Collection[tuple[FunctionKey, int]]
+    loops: Collection[FunctionKey] = ()
+    trains: Collection[Call] = ()
+    learns: Collection[Call] = ()
 
     @classmethod
     def of(cls, ops: Ops | None, trees: CallTrees | None) -> _Callers:
         frames = trees.training if trees else ()
-        return cls(
-            frames, *((step_spans(ops, frames), training_lines(ops, frames)) if ops else ((), ()))
-        )
+        if ops is None:
+            return cls(frames)
+        lines = (lines_to(phases, ops, frames) for phases in (TRAINING, (*FORWARD, "backward")))
+        return cls(frames, step_spans(ops, frames), *lines)
 
     def trains_in(self, at: Place) -> bool:
         return function_key(at.file, at.function) in self.loops
 
 
-def _written_at(line: StackLine, called: _Callers, derived: bool = False) -> Place | None:
+def _written_at(line: StackLine, called: _Callers, trains: Collection[Call]) -> Place | None:
+    """``trains``: lines whose value may be written although they do more."""
     for function, number in chain(line, called.frames):
         at = Place(file=function[0], line=number, function=function[1])
-        if (function, number) in called.trains and not derived:
+        if (function, number) in trains:
             return None
         if made_to_write(at):
             return at

@@ -9,7 +9,7 @@ import re
 from msgspec.structs import replace
 
 from tdiag.model.place import Place
-from tdiag.rules.syntax import innermost, tree_of
+from tdiag.rules.syntax import function_at, innermost, tree_of
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -21,7 +21,7 @@ def in_a_loop(at: Place) -> bool:
     """Whether the line is in a loop or a comprehension of its own function."""
     tree = tree_of(at.file)
     loop = innermost(tree, (*_LOOPS, *_COMPREHENSIONS), at.line)
-    function = innermost(tree, (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
+    function = function_at(at)
     return loop is not None and (function is None or loop.lineno >= function.lineno)
 
 

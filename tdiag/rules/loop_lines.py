@@ -46,7 +46,9 @@ _WEIGHTS = re.compile(
 )
 LOSS_NAME = re.compile("loss|criterion|objective|elbo|penalty|nll|likelihood", re.IGNORECASE)
 _FUNCTIONS = ("def ", "async def ")
+TRAINING = ("backward", *_UPDATE)
 FunctionKey = tuple[str, str]  # file and last part of the name, because samplers add the class
+Call = tuple[FunctionKey, int]  # a function and its line that calls
 # For each function its lines that lead to torch calls, and the phases of these.
 Leading = dict[FunctionKey, dict[int, set[str]]]
 # For each function that runs the loop the first line that leads to the forward, the last update.
@@ -274,10 +276,10 @@ def _side(
 
 def _in_loop(
     line: StackLine, spans: Spans, frames: Sequence[CallFrame]
-) -> tuple[list[tuple[FunctionKey, int]], tuple[FunctionKey | None, int]]:
+) -> tuple[list[Call], tuple[FunctionKey | None, int]]:
     """The innermost function with a span that leads to this line, and its line that does; before it
     the functions between, outermost first."""
-    between: list[tuple[FunctionKey, int]] = []
+    between: list[Call] = []
     for function, number in chain(line, frames):
         if function in spans:
             return between[::-1], (function, number)
@@ -285,7 +287,7 @@ def _in_loop(
     return [], (None, 0)
 
 
-def _before_forward(callees: Sequence[tuple[FunctionKey, int]], leading: Leading) -> bool:
+def _before_forward(callees: Sequence[Call], leading: Leading) -> bool:
     """Whether the last of these calls comes before the forward that they lead to. What a module's
     own ``forward`` does first is part of it."""
     for function, number in callees:
@@ -313,17 +315,16 @@ def _spans(leading: Leading) -> Spans:
     return spans
 
 
-def training_lines(ops: Ops, frames: Sequence[CallFrame]) -> set[tuple[FunctionKey, int]]:
-    """The lines that compute gradients or update weights, or lead to that: ``trainer.train()``,
-    ``loss = train_step(batch)``."""
-    trains = {"backward", *_UPDATE}
-    leading = _leading(ops, frames).items()
-    return {(name, line) for name, lines in leading for line, of in lines.items() if trains & of}
+def lines_to(phases: Sequence[str], ops: Ops, frames: Sequence[CallFrame]) -> set[Call]:
+    """The lines that make torch calls of these phases, or lead to some. Of ``TRAINING``:
+    ``trainer.train()``, ``loss = train_step(batch)``."""
+    leading, wanted = _leading(ops, frames).items(), set(phases)
+    return {(name, line) for name, lines in leading for line, of in lines.items() if wanted & of}
 
 
 def trains_at(place: Place, ops: Ops | None, trees: CallTrees | None) -> bool:
-    """Whether this is one of the lines of :func:`training_lines`."""
-    lines = training_lines(ops, trees.training if trees else ()) if ops else set()
+    """Whether this is one of the lines that lead to TRAINING."""
+    lines = lines_to(TRAINING, ops, trees.training if trees else ()) if ops else set()
     return place.spot in {(file, number) for (file, _), number in lines}
 
 
@@ -347,7 +348,7 @@ def _leading(ops: Ops, frames: Sequence[CallFrame]) -> Leading:
     return found
 
 
-def chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[FunctionKey, int]]:
+def chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[Call]:
     """The line itself, then its callers, innermost first, in the stack with most samples."""
     mine = [
         number for number, frame in enumerate(frames) if (frame.file, frame.line) == line.at.spot
@@ -358,7 +359,7 @@ def chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[tuple[Functi
     yield from _up(max(mine, key=lambda number: frames[number].frac), frames)
 
 
-def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[tuple[FunctionKey, int]]:
+def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[Call]:
     """The user's functions of one stack from this frame up, and their lines."""
     while number >= 0:
         frame = frames[number]

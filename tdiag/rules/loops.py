@@ -10,13 +10,14 @@ from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Phases
 from tdiag.evidence.torch_ops import HostOps, OpLine, Ops
 from tdiag.evidence.training import Modules
-from tdiag.model.place import Place
+from tdiag.model.place import Place, Spot
 from tdiag.model.threshold import Threshold
 from tdiag.rules.call_parts import backward_share
 from tdiag.rules.callers import lines_below
-from tdiag.rules.hooks import in_hook
+from tdiag.rules.hooks import hooks_of, in_hook
 from tdiag.rules.loop_heads import in_a_loop, loop_head
 from tdiag.rules.loop_lines import LOSS_NAME
+from tdiag.rules.syntax import function_at
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 # Conversions that do not read a value: the host knows a tensor's shape.
@@ -92,13 +93,15 @@ def _named_as_loss(line: OpLine) -> bool:
 def value_loops(
     ops: Ops,
     modules: Modules | None,
-    hooks: Collection[tuple[str, str]],
-    logging: Collection[tuple[str, int]] = (),
+    trees: CallTrees | None,
+    logging: Collection[Spot] = (),
 ) -> list[OpLine]:
     """Lines that loop over tensor values: every loop in the loss, and loops of forward in functions
     that read tensor values and record gradients in a loop (a loss may be computed there; without
     gradients it is the model's mask or index). Loops over layers, hooks and lines that write logs
-    are left out, and a layer's ``forward`` that others call in a loop."""
+    are left out, and in a module's ``forward`` what others call in a loop, and what layers follow:
+    that is the model."""
+    hooks, followed = hooks_of(trees), _before_layers(ops, trees)
     loops = [
         x
         for x in ops.lines
@@ -120,9 +123,23 @@ def value_loops(
             and (line.at.file, line.at.function) in reading & recording
             and not LAYERS & line.names.keys()
             and not _of_a_layer(line)
+            and line.at.spot not in followed
             and (_head(line) is None or _head(line) not in over_layers)
         )
     ]
+
+
+def _before_layers(ops: Ops, trees: CallTrees | None) -> set[Spot]:
+    """The lines of a module's ``forward`` above one that calls layers, and the lines below them."""
+    frames = [x for x in (trees.training if trees else ()) if x.user]
+    spots = [x.at.spot for x in ops.lines] + [(x.file, x.line) for x in frames]
+    above: set[Spot] = set()
+    for x in ops.lines:
+        if x.phase == "forward" and x.grad_calls and LAYERS & x.names.keys():
+            function = function_at(x.at)
+            begin = function.lineno if function and function.name == "forward" else x.at.line
+            above |= {(file, n) for file, n in spots if file == x.at.file and begin < n < x.at.line}
+    return above | lines_below(above, trees)
 
 
 def _of_a_layer(line: OpLine) -> bool:

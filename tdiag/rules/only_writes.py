@@ -22,7 +22,11 @@ _CONVERTS = {
     "mean", "sum", "sqrt", "min", "max", "abs", "len", "list", "tuple", "dict", "zip", "sorted",
     "items", "values", "keys", "dumps", "encode",
 }  # fmt: skip
-_MAKE_CONTAINERS = ("dict", "list", "set", "defaultdict", "OrderedDict", "Counter")
+_MAKE_CONTAINERS = {
+    "dict", "list", "set", "defaultdict", "OrderedDict", "Counter", "deque", "copy", "clone",
+    "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like",
+    "new_zeros", "new_ones", "new_empty", "new_full", "arange", "eye",
+}  # fmt: skip
 
 
 def only_writes(at: Place) -> bool:
@@ -74,20 +78,46 @@ def _only_writes(function: _Function, text: str) -> bool:
 def _is_written(
     statement: ast.AST, scope: list[ast.stmt], tree: ast.Module, text: str, seen: set[str]
 ) -> bool:
-    """``scope``: the statements of its function. ``seen``: variables that are being followed."""
+    """``scope``: the statements of its function. ``seen``: variables and keys that are being
+    followed."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Call) and _writes(statement.value, tree, text)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False
     target = statement.targets[0]
+    if key := _key(target):
+        return key not in seen and _is_written_by_key(key, tree, text, seen | {key})
     names = target.elts if isinstance(target, ast.Tuple) else [target]
     set_here = {x.id for x in names if isinstance(x, ast.Name)}
     if len(set_here) < len(names) or set_here & seen:
         return False
     uses = [x for x in scope if x is not statement and set_here & set(_read(x))]
+    return _all_written(uses, scope, tree, text, seen | set_here)
+
+
+def _key(target: ast.expr) -> str:
+    """``loss`` for ``row["loss"]``; "" for anything else."""
+    key = target.slice if isinstance(target, ast.Subscript) else None
+    return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
+
+
+def _is_written_by_key(key: str, tree: ast.Module, text: str, seen: set[str]) -> bool:
+    """Whether all statements of the file that name this key, except those that set it, write."""
+    naming = [x for x in ast.walk(tree) if isinstance(x, ast.stmt) and key in _texts(x)]
+    uses = [x for x in naming if not (isinstance(x, ast.Assign) and _key(x.targets[0]) == key)]
+    scopes = [innermost(tree, _FUNCTIONS, x.lineno) or tree for x in uses]
+    return bool(uses) and all(
+        _all_written([use], list(_statements(scope)), tree, text, seen)
+        for use, scope in zip(uses, scopes, strict=True)
+    )
+
+
+def _all_written(
+    uses: list[ast.stmt], scope: list[ast.stmt], tree: ast.Module, text: str, seen: set[str]
+) -> bool:
     return bool(uses) and all(
         (isinstance(x, ast.Expr) or not _calls(x) - _CONVERTS)
-        and _is_written(x, scope, tree, text, seen | set_here)
+        and _is_written(x, scope, tree, text, seen)
         for x in uses
     )
 
@@ -118,12 +148,25 @@ def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
 
 def _read(statement: ast.stmt) -> Iterator[str]:
     """The variables that the statement reads itself; of a function defined there, all."""
+    whole = isinstance(statement, (*_FUNCTIONS, ast.ClassDef))
+    for node in _nodes(statement, whole):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+
+
+def _texts(statement: ast.stmt) -> Iterator[str]:
+    """The string constants that the statement itself holds."""
+    for node in _nodes(statement, whole=False):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _nodes(statement: ast.stmt, whole: bool) -> Iterator[ast.AST]:
+    """The statement's nodes; ``whole``: with those of the statements within."""
     level: list[ast.AST] = [statement]
     while level:
         node = level.pop()
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield node.id
-        whole = isinstance(statement, (*_FUNCTIONS, ast.ClassDef))
+        yield node
         level += [x for x in ast.iter_child_nodes(node) if whole or not isinstance(x, ast.stmt)]
 
 

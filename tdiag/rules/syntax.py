@@ -45,8 +45,14 @@ def function_around(at: Place) -> str:
     """The name of the place's function; of a comprehension's, that of the function around it."""
     if not at.function.endswith(("comp>", "genexpr>")):
         return at.function
+    found = function_at(at)
+    return found.name if found else at.function
+
+
+def function_at(at: Place) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The innermost function whose source holds the line."""
     found = innermost(tree_of(at.file), (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
-    return getattr(found, "name", at.function)
+    return found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
 
 def innermost(

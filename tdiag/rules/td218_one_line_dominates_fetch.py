@@ -15,7 +15,8 @@ inputs, or on whole batches. Then, if the loop still waits, raise `num_workers`.
 
 ## How the gain is computed
 The line's share of the samples as time of the fetch. With workers the step shrinks in proportion to
-the fetch. High end: without the line. Low end: the line at half its cost.
+the fetch. High end: without the line, and without its function, if the dataset calls one for this
+part of the work. Low end: the line at half its cost.
 
 ## When this advice is wrong
 Work that must be done for each sample in each epoch and already uses the fastest library can only
@@ -32,7 +33,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.rules.base import Found, where
 from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
-from tdiag.rules.fetch_lines import expensive_fetch, main_line
+from tdiag.rules.fetch_lines import expensive_fetch, main_line, whole_function
 
 CODE = "TD218"
 NAME = "one-line-dominates-fetch"
@@ -60,7 +61,8 @@ def check(
     line = main_line(fed, stacks)
     if fed is None or line is None or fed.out_of_cores(system):
         return None
-    return expensive_fetch(fed, [line], stacks, where(line.at).strip(), "line")
+    around = whole_function(line, fed, stacks)
+    return expensive_fetch(fed, [line], stacks, where(line.at).strip(), "line", around)
 
 
 def fires() -> Evidence:

@@ -41,7 +41,6 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.callers import common_caller
 from tdiag.rules.examples import budget, op_line, ops, phases
-from tdiag.rules.hooks import hooks_of
 from tdiag.rules.log_lines import logging_spots
 from tdiag.rules.loop_heads import in_a_loop
 from tdiag.rules.loops import (
@@ -80,7 +79,7 @@ def check(
     stacks: Stacks | None,
     trees: CallTrees | None,
 ) -> Found | None:
-    lines = value_loops(ops, modules, hooks_of(trees), logging_spots(stacks))
+    lines = value_loops(ops, modules, trees, logging_spots(stacks))
     time = loop_time(lines, ops, phases, modules, host_ops)
     loss = [line for line in ops.lines if in_loss(line, modules)]
     whole = loop_time([*loss, *(x for x in lines if x not in loss)], ops, phases, modules, host_ops)

@@ -123,7 +123,7 @@ def check(
     loader = loaders.train() if loaders else None
     if not budget.has_device:
         hooks = hooks_of(trees)
-        apart = [*value_loops(ops, modules, hooks), *(loop.lines if loop else ())] if ops else []
+        apart = [*value_loops(ops, modules, trees), *(loop.lines if loop else ())] if ops else []
         # TD207's, TD711's and TD719's.
         apart += [
             x

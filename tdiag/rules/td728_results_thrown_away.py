@@ -53,7 +53,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.call_parts import part_of_calls
 from tdiag.rules.examples import at, budget, op_line, ops, phases
-from tdiag.rules.syntax import innermost, name_of, tree_of
+from tdiag.rules.syntax import function_at, name_of
 from tdiag.rules.thresholds import HIGH_FRAC
 from tdiag.units import duration, percent
 
@@ -134,7 +134,7 @@ def _fix(at: Place, chosen: Place | None) -> Fix:
     """``chosen``: where samples are chosen of what is computed ``at`` another place."""
     if chosen:
         return _of_samples(chosen)
-    function = innermost(tree_of(at.file), (ast.FunctionDef, ast.AsyncFunctionDef), at.line)
+    function = function_at(at)
     calls = (x for x in ast.walk(function or ast.Module([], [])) if isinstance(x, ast.Call))
     names = set(map(name_of, calls))
     if DIAGONALS & names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose import diagnose
@@ -87,6 +88,20 @@ def test_a_comprehension_belongs_to_its_function() -> None:
     ]
     found = next(x for x in fed(lines).findings if x.code == "TD219")
     assert "75% of the fetch is in Tokens.encode, most of it at data.py:41" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"), [("border_weights", True), ("Grains.__getitem__", False)]
+)
+def test_the_function_around_the_line_may_go_with_it(name: str, whole: bool) -> None:
+    """Not the dataset's own method: it must still make the sample."""
+    lines = [data(28, 0.6, ROTATE), data(29, 0.3, ""), data(47, 0.1, "")]
+    named = [replace(x, at=replace(x.at, function=name)) for x in lines[:2]]
+    first = fed([*named, lines[2]]).findings[0]
+    assert first.code == "TD218" and first.speedup is not None
+    assert ("the function around it is gone" in first.why_gain) is whole
+    alone = next(x for x in fed([named[0], *lines[1:]]).findings if x.code == "TD218")
+    assert alone.speedup and (first.speedup.high > 1.2 * alone.speedup.high) is whole
 
 
 def test_without_a_main_line_workers_lead_and_the_lines_are_shown() -> None:

@@ -101,6 +101,12 @@ def test_an_unknown_source_tells_nothing(tmp_path: Path) -> None:
         ("acc = hits(x)  # HERE", False),
         ("self.acc = hits(x)  # HERE\nprint(self.acc)", False),
         ("acc = hits(x)  # HERE\ndef later():\n    return acc\nprint(acc)", False),
+        ("self.stats['acc'] = hits(x)  # HERE", True),  # printed by `show`
+        ("self.stats['acc'] = hits(x)  # HERE\nself.stats['acc'] = 0.0", True),
+        ("self.stats['acc'] = hits(x)  # HERE\nif self.stats['acc'] > best:\n    stop()", False),
+        ("self.stats['acc'] = hits(x)  # HERE\nself.stats.pop('acc')", False),
+        ("self.stats['f1'] = hits(x)  # HERE", False),  # nobody in this file reads it
+        ("self.stats[step] = hits(x)  # HERE", False),
     ],
 )
 def test_a_value_that_is_only_written(body: str, expected: bool, tmp_path: Path) -> None:
@@ -116,6 +122,11 @@ class Trainer:
 
     def keep(self, value):
         self.kept = value
+
+    def show(self, step):
+        stats = self.stats
+        if step % 40 == 0:
+            print(f"{{step}} {{stats['acc']:.4f}}", flush=True)
 """
     file = tmp_path / "train.py"
     file.write_text(code)
@@ -131,6 +142,8 @@ class Trainer:
         ("self.seen.append(x)\nreturn x", False),
         ("self.count += 1\nreturn x", False),
         ("yield x", False),
+        ("ranks = zeros(len(x))\nranks[order] = arange(len(x))\nreturn ranks", True),
+        ("ranks = self.ranks\nranks[order] = arange(len(x))\nreturn ranks", False),
     ],
 )
 def test_a_function_that_only_returns(body: str, expected: bool, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Place
-from tdiag.rules.examples import MS, at, budget, loaders, module, op_line, ops, phases
+from tdiag.rules.examples import MS, at, budget, call_tree, loaders, module, op_line, ops, phases
 
 from .test_td4xx_to_td7xx_loss_and_overhead import DISPATCH, finding, loop, result, training
 
@@ -156,6 +156,51 @@ def test_a_loss_that_is_computed_before_another_models_forward_is_a_loss(
     if of_loss:
         assert finding("TD501", evidence).at_best_ns == pytest.approx(4 * MS, rel=0.01)
         assert result("TD701", evidence) is None
+
+
+POOLS = """\
+class Pooler(Module):
+    def forward(self, hidden, spans):
+        return stack([hidden[b:e].mean(0) for b, e in spans.tolist()])
+
+class Net(Module):
+    def forward(self, x, spans):
+        h = self.encoder(x)
+        m = self.pool(h, spans)
+        return self.query(m)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "of_model"),
+    [
+        ("", "", True),
+        ("return self.query(m)", "return m", False),  # it may be a loss
+        ("h = self.encoder(x)\n", "m = self.pool(x, spans)\n", False),  # layers come before
+        ("def forward(self, x", "def evaluate(self, x", False),  # one training step of several
+    ],
+)
+def test_a_loop_over_values_before_further_layers_is_the_models(
+    tmp_path: Path, before: str, after: str, of_model: bool
+) -> None:
+    """Spans of the text, whose ends are read of a tensor."""
+    source = POOLS.replace(before, after)
+    called, layer = 8, 9 if "query" in source else 7
+    if "self.pool(x" in source:
+        called, layer = 7, 6
+    script = tmp_path / "model.py"
+    script.write_text(source)
+    here = partial(at, file=str(script))
+    pools = op_line(3, "forward", 576, grad_calls=576.0, elapsed_ns=2 * MS, in_loop=True,
+                    conversions={"tolist": 16.0}, names={"mean": 288.0},
+                    at=here(3, "forward"))  # fmt: skip
+    layers = replace(large_layers(2), at=here(layer, "forward"))
+    tree = call_tree(("main", 30, 1.0), ("forward", called, 0.5), ("forward", 3, 0.5))
+    frames = tuple(replace(x, file=str(script)) for x in tree.training)
+    evidence = in_forward(layers, pools, forward=4, backward=4)
+    evidence.add(replace(tree, training=frames))
+    assert (result("TD501", evidence) is None) is of_model
+    assert (result("TD701", evidence) is not None) is of_model
 
 
 def test_a_mask_that_is_filled_entry_by_entry_in_forward_is_no_loss() -> None:

@@ -207,3 +207,61 @@ def test_gradients_that_are_only_logged_do_not_train(
         step = budget(**parts)
         verdict = judge(evidence.add(clean(step)), step, run_rules(evidence)[0])
         assert verdict.cls == "logging"
+
+
+NORMS = """\
+def step(self, loss):
+    loss.backward()
+    rows = [self.describe(p) for p in self.parameters]
+    if self.number % 50 == 0:
+        self.writer.writerows(rows)
+    self.optimizer.step()
+
+def describe(self, p):
+    return [p.grad.svdvals()[0].item()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fires"),
+    [
+        ("", "", True),
+        ("p.grad.svdvals()", "p.grad.clamp_(-1, 1)", False),  # it changes the gradients
+        ("writer.writerows(rows)", "optimizer.scale(rows)", False),
+    ],
+)
+def test_what_is_logged_of_the_gradients_is_no_part_of_the_update(
+    tmp_path: Path, before: str, after: str, fires: bool
+) -> None:
+    frames = [
+        ("step", 2, -1, 0.4), ("step", 6, -1, 0.1), ("step", 3, -1, 0.5), ("describe", 9, 2, 0.5),
+    ]  # fmt: skip
+    parts = {"forward": 10, "backward": 30, "optimizer": 60}
+    script = Script(tmp_path)
+    script.file.write_text(NORMS.replace(before, after))
+    name = "clamp_" if "clamp_" in after else "svdvals"
+    calls = [
+        op_line(2, "backward", 3, at=at(2, "step"), elapsed_ns=30 * MS),
+        op_line(9, "optimizer", 9, at=at(9, "describe"), elapsed_ns=50 * MS, names={name: 9.0}),
+        op_line(6, "optimizer", 3, at=at(6, "step"), elapsed_ns=9 * MS),
+    ]
+    evidence = script.evidence(parts, frames, *calls)
+    found = run_rule(find("TD804"), evidence)
+    assert isinstance(found, Finding) is fires
+    if isinstance(found, Finding):
+        assert found.location and found.location.line == 3
+        step = budget(**parts)
+        verdict = judge(evidence.add(clean(step)), step, run_rules(evidence)[0])
+        assert verdict.cls == "logging" and verdict.share > 0.4
+
+
+def test_what_also_learns_is_not_made_for_what_is_written_of_it(tmp_path: Path) -> None:
+    """One line of a library computes gradients and updates; most of its time is the update's."""
+    script = Script(tmp_path)
+    script.file.write_text(TRAINS)
+    evidence = script.evidence(
+        {"forward": 10, "backward": 20, "optimizer": 70}, [("epoch", 7, -1, 1.0)],
+        op_line(7, "backward", 9, at=at(7, "epoch"), elapsed_ns=20 * MS),
+        op_line(7, "optimizer", 3, at=at(7, "epoch"), elapsed_ns=70 * MS),
+    )  # fmt: skip
+    assert run_rule(find("TD804"), evidence) is None
