@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,8 @@ class KnownLoaders:
         self.described: dict[int, tuple[dict[str, Any], weakref.ref[Any]]] = {}
         self.by_dataset: dict[int, int] = {}  # id(dataset) → loader number, for its fetchers
         self.passes: dict[int, int] = {}  # loader number → iterators made
-        self.began: dict[int, int] = {}  # loader number → when the last one was made, ns
+        # Loader number → when its last iterator was made, or when it got its number, ns.
+        self.began: dict[int, int] = {}
 
     def made(self, loader: Any) -> None:
         """Note where it was made. A library may make it again from one of the user's, for several
@@ -48,6 +48,7 @@ class KnownLoaders:
         """Share the numbers of an earlier watch, which its iterators carry."""
         self.numbers, self.origins = before.numbers, before.origins
         self.described, self.by_dataset = before.described, before.by_dataset
+        self.began = before.began
         for number, (about, _) in self.described.items():
             self.probe.recorder.write("loader", id=number, **about)
 
@@ -73,6 +74,7 @@ class KnownLoaders:
             self.described[number] = about, weakref.ref(loader)
             self.numbers[loader] = number
             self.by_dataset[id(loader.dataset)] = number
+            self.began[number] = now_ns()  # between windows no pass is noted
         return int(number)
 
     def _over(self, number: int, loader: Any) -> bool:
@@ -82,7 +84,7 @@ class KnownLoaders:
         if last is None:
             return True
         made = self.origins.get(loader, (None, 0))[1]
-        return last.dataset is loader.dataset and made > self.began.get(number, math.inf)
+        return last.dataset is loader.dataset and made > self.began[number]
 
 
 def _like(one: dict[str, Any], other: dict[str, Any]) -> bool:

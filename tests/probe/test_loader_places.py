@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from tdiag.evidence.feeding import Loaders
+from tdiag.probe.core import Probe
+from tdiag.probe.known_loaders import KnownLoaders
 
 from .harness import watch_code
 
@@ -98,3 +104,29 @@ def test_a_loader_that_is_made_again_for_each_epoch_is_one(
     loaders = run.evidence().get(Loaders)
     assert loaders is not None and len(loaders.loaders) == number
     assert (loaders.loaders[0].made > 1) is (number == 1)
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.written: list[int] = []
+
+    def write(self, kind: str, **fields: Any) -> None:
+        self.written.append(fields["id"])
+
+
+def test_loaders_that_are_only_labelled_between_windows_are_one() -> None:
+    """As they are while no pass is noted: kept, and made again for each epoch."""
+    known = KnownLoaders(cast(Probe, SimpleNamespace(recorder=Recorder())))
+    data, kept = TensorDataset(torch.randn(40, 8)), []
+
+    def make(known: KnownLoaders) -> DataLoader[Any]:
+        kept.append(DataLoader(data, batch_size=4))
+        known.made(kept[-1])
+        return kept[-1]
+
+    assert [known.number(make(known)) for _ in range(3)] == [0, 0, 0]
+    later = KnownLoaders(known.probe)
+    later.take_over(known)
+    assert later.number(make(later)) == 0
+    twins = [make(later), make(later)]  # before either is read
+    assert [later.number(twin) for twin in twins] == [0, 1]
