@@ -29,9 +29,10 @@ _IN_STEP = ("data_wait", *FORWARD, "backward", *_UPDATE, "evaluation", "checkpoi
 # Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
 TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
 # Calls that write a file of arrays or objects, or put it in its place (a large file that another
-# replaces is freed then), in a line's text; they may have no frame.
+# replaces is freed then), in a line's text; they may have no frame. And copies of what is kept.
 _SAVES = re.compile(
-    r"\b(pickle|dill|cloudpickle|joblib|msgpack)\.(dumps?|packb?)\(|\b(np|numpy)\.save\w*\("
+    r"\bdeepcopy\(|\b(pickle|dill|cloudpickle|joblib|msgpack)\.(dumps?|packb?)\("
+    r"|\b(np|numpy)\.save\w*\("
     r"|\bshutil\.(copy|move|make_archive|rmtree)|\b(gzip|bz2|lzma|zlib)\.(open|compress)\("
     r"|\bos\.(replace|rename|remove|unlink|fsync|symlink)\(|\.(unlink|rename|replace)\((?!['\"])"
 )
@@ -104,11 +105,11 @@ def most_sampled(lines: Sequence[StackLine]) -> StackLine | None:
 def saved_by_hand(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
-    """Lines after the step that write the model's weights without ``torch.save``, most samples
-    first: they call what writes files of arrays or objects, and their function, the one that calls
-    it or a line that leads to it names weights. Where a function also trains, or the line's own
-    calls ``torch.save``, only the block around the line tells. And such lines in a function that
-    saves a checkpoint."""
+    """Lines after the step that write the model's weights without ``torch.save`` or copy them, most
+    samples first: they call what writes files of arrays or objects, or ``deepcopy``, and their
+    function, the one that calls it or a line that leads to it names weights. Where a function also
+    trains, or the line's own calls ``torch.save``, only the block around the line tells. And such
+    lines in a function that saves a checkpoint."""
     if stacks is None:
         return []
     frames = trees.training if trees else ()

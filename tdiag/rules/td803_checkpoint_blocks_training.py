@@ -4,7 +4,8 @@
 Time on the training thread inside `torch.save`, safetensors' `save_file`, and `save` of
 `torch.distributed.checkpoint`; its share of the mean step, and how often they run. Samples measure
 what is done beside these: the checkpoint's file moved, linked, copied or removed, and weights
-written by hand (pickle, gzip, NumPy and similar, in code that names weights).
+written by hand (pickle, gzip, NumPy and similar, in code that names weights) or kept as copies
+(`deepcopy`).
 
 ## Why it is slow
 The training thread serialises and writes the weights. With a device, the weights are first copied
@@ -157,11 +158,11 @@ def _by_hand(
     share = scale * share
     clean = held(budget, "other") / budget.step_ns
     most = min(1.0, max(most, most_of_clean(clean, share, sampled)))
+    copied = "deepcopy(" in linecache.getline(*at.spot)
+    what = "Copying weights" if copied else "Saving weights by hand"
+    cost = per_step(share * budget.step_ns, budget.step_ns)
     return Found(
-        summary=(
-            f"Saving weights by hand takes {per_step(share * budget.step_ns, budget.step_ns)}, most"
-            f" of it{where(at)} in {lines[0].leaf or at.function}."
-        ),
+        summary=(f"{what} takes {cost}, most of it{where(at)} in {lines[0].leaf or at.function}."),
         evidence=(
             *(frac(f"samples{where(x.at)}", x.self_frac, "sample") for x in lines[:3]),
             count("samples of the training thread", samples, "sample"),

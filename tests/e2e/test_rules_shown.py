@@ -36,6 +36,7 @@ RULES = {
     "windowed": {"TD229"},
     "handed": {"TD227"},
     "groups": {"TD751"},
+    "heads": {"TD752"},
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},
     "reduced": {"TD903"},

@@ -29,6 +29,8 @@ def main():
     [
         ("model.state_dict()", "shutil.make_archive(name, 'zip', folder)", True),
         ("model.state_dict()", "shutil.copy(newest, best)", True),
+        ("replies", "self.best = copy.deepcopy(model.state_dict())", True),
+        ("replies", "self.seen = copy.deepcopy(losses)", False),
         ("replies", "shutil.make_archive(name, 'zip', folder)", False),  # no weights
         ("model.state_dict()", "plot(losses)", False),  # writes nothing
     ],
