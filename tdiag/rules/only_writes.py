@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Collection, Iterator
+from typing import TypeAlias, TypeGuard
 
 from tdiag.evidence.sampled import WRITES
 from tdiag.model.place import Place
@@ -20,7 +20,7 @@ _LOGS = ("log", "log_dict", "log_metrics", "log_metric", "log_scalar")
 _CONVERTS = {
     "item", "tolist", "numpy", "cpu", "detach", "float", "int", "str", "round", "format", "join",
     "mean", "sum", "sqrt", "min", "max", "abs", "len", "list", "tuple", "dict", "zip", "sorted",
-    "items", "values", "keys", "dumps", "encode",
+    "items", "values", "keys", "dumps", "encode", "stack", "array", "concatenate",
 }  # fmt: skip
 _MAKE_CONTAINERS = {
     "dict", "list", "set", "defaultdict", "OrderedDict", "Counter", "deque", "copy", "clone",
@@ -78,21 +78,71 @@ def _only_writes(function: _Function, text: str) -> bool:
 def _is_written(
     statement: ast.AST, scope: list[ast.stmt], tree: ast.Module, text: str, seen: set[str]
 ) -> bool:
-    """``scope``: the statements of its function. ``seen``: variables and keys that are being
-    followed."""
-    if isinstance(statement, ast.Expr):
-        return isinstance(statement.value, ast.Call) and _writes(statement.value, tree, text)
+    """``scope``: the statements of its function. ``seen``: variables, keys, lists and functions
+    that are being followed."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return _writes(statement.value, tree, text) or _is_written_later(
+            statement.value, tree, text, seen
+        )
+    if isinstance(statement, ast.Return):  # of a list's entry; of other values callers are asked
+        kept = any(x.startswith(".") for x in seen)
+        return kept and _is_written_by_callers(statement, tree, text, seen)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False
     target = statement.targets[0]
     if key := _key(target):
-        return key not in seen and _is_written_by_key(key, tree, text, seen | {key})
+        return f"[{key}]" not in seen and _is_written_by_key(key, tree, text, seen)
     names = target.elts if isinstance(target, ast.Tuple) else [target]
     set_here = {x.id for x in names if isinstance(x, ast.Name)}
     if len(set_here) < len(names) or set_here & seen:
         return False
     uses = [x for x in scope if x is not statement and set_here & set(_read(x))]
-    return _all_written(uses, scope, tree, text, seen | set_here)
+    return _all_written(uses, tree, text, seen | set_here)
+
+
+def _is_written_later(call: ast.Call, tree: ast.Module, text: str, seen: set[str]) -> bool:
+    """Whether the call only keeps a value in a list of an object, ``self.rows.append(x)``, and all
+    other uses of that list in the file write."""
+    name = _filled(call)
+    if not name or name in seen:
+        return False
+    uses = [
+        x
+        for x in ast.walk(tree)
+        if isinstance(x, ast.stmt)
+        and name in {f".{y.attr}" for y in _nodes(x, whole=False) if _loads(y)}
+        and not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Call) and _filled(x.value))
+    ]
+    return _all_written(uses, tree, text, _elsewhere(seen) | {name})
+
+
+def _elsewhere(seen: set[str]) -> set[str]:
+    """What is still being followed in other functions: not variables."""
+    return {x for x in seen if not x.isidentifier()}
+
+
+def _loads(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+
+
+def _filled(call: ast.Call) -> str:
+    """``.rows`` for ``self.rows.append(x)``; "" for anything else."""
+    fills = call.func
+    if not isinstance(fills, ast.Attribute) or fills.attr not in ("append", "extend", "clear"):
+        return ""
+    return f".{fills.value.attr}" if isinstance(fills.value, ast.Attribute) else ""
+
+
+def _is_written_by_callers(
+    returns: ast.Return, tree: ast.Module, text: str, seen: set[str]
+) -> bool:
+    """Whether all calls of its function in the file are only made to be written."""
+    function = innermost(tree, _FUNCTIONS, returns.lineno)
+    if not isinstance(function, _FUNCTIONS) or f"{function.name}()" in seen:
+        return False
+    name = function.name
+    uses = [x for x in ast.walk(tree) if isinstance(x, ast.stmt) and name in _own_calls(x)]
+    return _all_written(uses, tree, text, _elsewhere(seen) | {f"{name}()"}, {name})
 
 
 def _key(target: ast.expr) -> str:
@@ -105,26 +155,31 @@ def _is_written_by_key(key: str, tree: ast.Module, text: str, seen: set[str]) ->
     """Whether all statements of the file that name this key, except those that set it, write."""
     naming = [x for x in ast.walk(tree) if isinstance(x, ast.stmt) and key in _texts(x)]
     uses = [x for x in naming if not (isinstance(x, ast.Assign) and _key(x.targets[0]) == key)]
-    scopes = [innermost(tree, _FUNCTIONS, x.lineno) or tree for x in uses]
-    return bool(uses) and all(
-        _all_written([use], list(_statements(scope)), tree, text, seen)
-        for use, scope in zip(uses, scopes, strict=True)
-    )
+    return _all_written(uses, tree, text, _elsewhere(seen) | {f"[{key}]"})
 
 
 def _all_written(
-    uses: list[ast.stmt], scope: list[ast.stmt], tree: ast.Module, text: str, seen: set[str]
+    uses: list[ast.stmt],
+    tree: ast.Module,
+    text: str,
+    seen: set[str],
+    allowed: Collection[str] = (),
 ) -> bool:
+    """``allowed``: functions that these statements may call, besides those that convert."""
     return bool(uses) and all(
-        (isinstance(x, ast.Expr) or not _calls(x) - _CONVERTS)
-        and _is_written(x, scope, tree, text, seen)
+        (isinstance(x, ast.Expr) or not _own_calls(x) - _CONVERTS - set(allowed))
+        and _is_written(x, list(_statements(_scope(x, tree))), tree, text, seen)
         for x in uses
     )
 
 
-def _calls(statement: ast.stmt) -> set[str]:
-    """The names of the functions and methods that the statement calls."""
-    return {name_of(x) for x in ast.walk(statement) if isinstance(x, ast.Call)}
+def _scope(statement: ast.stmt, tree: ast.Module) -> ast.AST:
+    return innermost(tree, _FUNCTIONS, statement.lineno) or tree
+
+
+def _own_calls(statement: ast.stmt) -> set[str]:
+    """The names of the functions and methods that the statement itself calls."""
+    return {name_of(x) for x in _nodes(statement, whole=False) if isinstance(x, ast.Call)}
 
 
 def _writes(call: ast.Call, tree: ast.Module, text: str) -> bool:

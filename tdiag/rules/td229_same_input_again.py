@@ -170,11 +170,13 @@ def _main(
 
 def _found(lines: Sequence[SameInput], takes: str, samples: Measure, gain: Gain, cls: str) -> Found:
     worst = lines[0]
-    what = worst.name or "what is called"
+    # A module's call has a name of torch's own.
+    what = "a module" if worst.name.startswith("Module._") else worst.name or "what is called"
     return Found(
         summary=(
-            f"{what} is given the same input again{where(worst.at)}: {percent(_again(lines))} of"
-            " its time goes to inputs that it had before, with the same result. That line"
+            f"{what.capitalize() if ' ' in what else what} is given the same input again"
+            f"{where(worst.at)}: {percent(_again(lines))} of its time goes to inputs that it had"
+            " before, with the same result. That line"
             f"{' and others of its function take' if lines[1:] else ' takes'} {takes}."
         ),
         evidence=(
@@ -217,21 +219,15 @@ def _share(
     ops: Ops | None,
     trees: CallTrees,
 ) -> float:
-    """Of the step, 0..1, what the lines spend in these calls. py-spy needs a core, so what computes
-    on all of them has too many samples, and what makes batches on one has too few: of the clean
-    time for batches it is the share of the samples there."""
+    """Of the step, 0..1, what the lines spend in these calls. Before the forward: of the clean time
+    there, their share of the samples there. What computes on all cores has too many samples, and
+    those of the forward are not told apart from these."""
     share, phase = inclusive_of_lines(_spots(lines), trees), lines[0].phase
     timed = sum(x.ns for x in lines) / budget.step_ns  # longer than without comparing
-    if phase == "data_wait":
-        clean = held(budget, *DATA_WAIT)
-        there = [x for x in stacks.training if x.phase == phase]
-    elif phase == "prepare":
-        clean = held(budget, phase)
-        there = beside_the_step(BEFORE, stacks, ops, trees)
-    else:
-        return min(share, timed)
-    sampled = sum(x.self_frac for x in there)
-    share = max(share, clean / budget.step_ns * share / max(share, sampled)) if share else 0.0
+    if phase == "prepare" and share:
+        clean = held(budget, phase) / budget.step_ns
+        sampled = sum(x.self_frac for x in beside_the_step(BEFORE, stacks, ops, trees))
+        share = max(share, clean * share / max(share, sampled))
     return min(share, timed)
 
 

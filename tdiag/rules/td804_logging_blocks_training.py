@@ -5,10 +5,10 @@ Samples of the training thread whose innermost user line prints, draws a progres
 log: by the library called there, and for `print` and file writes by the text of the line. After the
 step also lines that make histograms, plots and tables, written or not, and functions that a line
 that writes calls. There, in the forward and between backward and the update also what is computed
-for a variable or a dictionary's key that is only written (a metric for a progress bar, norms of the
-gradients), by the source of the script. Logging by Lightning, the Hugging Face Trainer or
-Accelerate counts at the user's line that called them. On a device, `print(loss.item())` waits for
-the work before it and does not count.
+for a variable, a dictionary's key or a list that is only written (a metric for a progress bar,
+norms of the gradients), by the source of the script. Logging by Lightning, the Hugging Face
+Trainer or Accelerate counts at the user's line that called them. On a device, `print(loss.item())`
+waits for the work before it and does not count.
 
 ## Why it is slow
 Terminals, files and network writers are slow and synchronous. A line logged every step costs its

@@ -107,11 +107,19 @@ def test_an_unknown_source_tells_nothing(tmp_path: Path) -> None:
         ("self.stats['acc'] = hits(x)  # HERE\nself.stats.pop('acc')", False),
         ("self.stats['f1'] = hits(x)  # HERE", False),  # nobody in this file reads it
         ("self.stats[step] = hits(x)  # HERE", False),
+        ("acc = hits(x)  # HERE\nself.rows.append(stack([acc, x.mean()]))", True),  # `write`s
+        ("acc = hits(x)  # HERE\nself.kept.append(acc)", False),  # and nobody reads it
+        ("acc = hits(x)  # HERE\nself.drawn.append(acc)", False),  # its caller is unknown
+        ("acc = hits(x)  # HERE\nself.rows.append(acc)\nstop(self.rows)", False),
     ],
 )
 def test_a_value_that_is_only_written(body: str, expected: bool, tmp_path: Path) -> None:
     code = f"""
 class Trainer:
+    def __init__(self):
+        self.rows, self.drawn = [], []
+        self.rows = []
+
     def step(self, x, step, best):
 {textwrap.indent(body, " " * 8)}
 
@@ -122,6 +130,20 @@ class Trainer:
 
     def keep(self, value):
         self.kept = value
+
+    def write(self, path):
+        with open(path, "w") as file:
+            csv.writer(file).writerows(stack(self.rows).tolist())
+
+    def last(self):
+        return [x.item() for x in self.rows[-1]]
+
+    def draw(self):
+        return choice(self.drawn)
+
+    def tell(self):
+        acc, mean = self.last()
+        print(acc, mean)
 
     def show(self, step):
         stats = self.stats

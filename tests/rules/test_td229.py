@@ -14,9 +14,12 @@ from tdiag.rules.base import DATA_WAIT
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     GB,
+    at,
     budget,
     call_tree,
     loaders,
+    op_line,
+    ops,
     phases,
     stack,
     stacks,
@@ -62,14 +65,25 @@ def test_results_that_do_not_fit_into_memory() -> None:
     assert found(RULE.fires().add(machine), size=1 * GB) is None
 
 
-def test_a_fetch_has_too_few_samples_beside_computing_on_all_cores() -> None:
+def test_what_comes_before_the_forward_has_too_few_samples_beside_computing_on_all_cores() -> None:
     """A third of the clean step, a tenth of the samples."""
-    step = budget(data_wait_cpu=30, forward=30, backward=30)
-    fetch = stacks((stack(41, 0.1, phase="data_wait"),))
-    evidence = RULE.fires().add(step, fetch, call_tree(("window", 40, 0.1)))
-    finding = found(evidence, phase="data_wait")
+    steps = ((50, "forward"), (60, "optimizer"))
+    evidence = RULE.fires().add(
+        budget(prepare=30, forward=30, backward=30),
+        stacks((stack(40, 0.1, "", "", "window"),)),
+        call_tree(("train", 45, 0.1), ("window", 40, 0.1)),
+        ops(*(op_line(n, phase, 3, at=at(n, "train")) for n, phase in steps)),
+    )
+    finding = found(evidence, phase="prepare")
     assert finding is not None
     assert finding.recoverable_ns == pytest.approx(0.75 * 30e6, rel=0.15)
+
+
+def test_a_modules_call_has_no_name_of_torchs_own() -> None:
+    finding = found(RULE.fires(), name="Module._wrapped_call_impl")
+    assert finding is not None
+    assert finding.summary.startswith("A module is given the same input again at train.py:40")
+    assert "Call a module at train.py:40 once for each input" in finding.fix.text
 
 
 def test_a_line_that_does_much_else_besides() -> None:
