@@ -172,7 +172,7 @@ class _Callers(NamedTuple):
 
 
 def _written_at(line: StackLine, called: _Callers, trains: Collection[Call]) -> Place | None:
-    """``trains``: lines whose value may be written although they do more."""
+    """``trains``: lines that do more than to make what is written of their value."""
     for function, number in chain(line, called.frames):
         at = Place(file=function[0], line=number, function=function[1])
         if (function, number) in trains:

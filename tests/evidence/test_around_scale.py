@@ -26,3 +26,12 @@ def test_work_around_the_step_that_was_sampled_when_it_was_shorter(
     table[:, PHASES.index("after_step")] = [*sampled, *clean]
     first = np.arange(40) < 20
     assert around_scale(table, ~first, first) == pytest.approx(expected)
+
+
+def test_clean_steps_without_anything_else() -> None:
+    """A scheduler stepped while stacks were sampled, once in many steps."""
+    table = np.zeros((40, len(PHASES)), np.int64)
+    table[:, PHASES.index("backward")] = 12
+    table[5, PHASES.index("after_step")] = 4
+    first = np.arange(40) < 20
+    assert around_scale(table, ~first, first) == 0.0

@@ -79,7 +79,7 @@ def around_scale(per_step: Ints, clean: Mask, sampled: Mask) -> float:
     seen = around[sampled].sum() / max(rest[sampled].sum(), 1)
     if not seen:
         return 1.0
-    usual = [float(f(around[clean]) / f(rest[clean])) / seen for f in (np.mean, np.median)]
+    usual = [f(around[clean]) / max(f(rest[clean]), 1.0) / seen for f in (np.mean, np.median)]
     return float(min(max(1.0, min(usual)), max(usual)))
 
 
