@@ -90,10 +90,7 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
         or _function(line) in returning
         or _called_to_write(line, called, logging)
         or (not called.trains_in(line.at) and only_writes(line.at))
-        or (
-            _written_at(line, called, called.trains)
-            and not of_weights(line, called.frames, called.loops)
-        )
+        or (_written_at(line, called, ops) and not of_weights(line, called.frames, called.loops))
     ]
     found += _written_in_forward(stacks, ops, called) + _written_in_update(stacks, ops, called)
     return sorted(found, key=lambda line: -line.self_frac)
@@ -116,7 +113,7 @@ def _written_in_forward(stacks: Stacks, ops: Ops | None, called: _Callers) -> li
     if ops is None:
         return []
     within = (x for x in stacks.training if phase_of(x, ops) in FORWARD or derives(x, ops))
-    return [x for x in within if _written_at(x, called, () if derives(x, ops) else called.trains)]
+    return [line for line in within if _written_at(line, called, ops)]
 
 
 def _written_in_update(stacks: Stacks, ops: Ops | None, called: _Callers) -> list[StackLine]:
@@ -126,7 +123,7 @@ def _written_in_update(stacks: Stacks, ops: Ops | None, called: _Callers) -> lis
         return []
     within = (x for x in stacks.training if phase_of(x, ops) == "optimizer")
     reading = [x for x in within if not _changes(x, ops)]
-    return [line for line in reading if _written_at(line, called, called.learns)]
+    return [line for line in reading if _written_at(line, called, ops)]
 
 
 def _changes(line: StackLine, ops: Ops) -> bool:
@@ -143,10 +140,7 @@ def derives(line: StackLine, ops: Ops | None) -> bool:
 def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Place | None:
     """Where the line's value, or that of the call it was made for, is set or passed, if it is only
     written. None if it is also used, or unknown."""
-    called = _Callers.of(ops, trees)
-    if phase_of(line, ops) == "optimizer":
-        return _written_at(line, called, called.learns)
-    return _written_at(line, called, () if derives(line, ops) else called.trains)
+    return _written_at(line, _Callers.of(ops, trees), ops)
 
 
 class _Callers(NamedTuple):
@@ -171,8 +165,12 @@ class _Callers(NamedTuple):
         return function_key(at.file, at.function) in self.loops
 
 
-def _written_at(line: StackLine, called: _Callers, trains: Collection[Call]) -> Place | None:
-    """``trains``: lines that do more than to make what is written of their value."""
+def _written_at(line: StackLine, called: _Callers, ops: Ops | None) -> Place | None:
+    trains = called.trains
+    if phase_of(line, ops) == "optimizer":
+        trains = called.learns  # each line there seems to update
+    elif derives(line, ops):
+        trains = ()  # its backward is the value
     for function, number in chain(line, called.frames):
         at = Place(file=function[0], line=number, function=function[1])
         if (function, number) in trains:

@@ -20,6 +20,7 @@ from tdiag.evidence.torch_ops import Ops
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Abstain, same_function
+from tdiag.rules.syntax import statement_text
 from tdiag.rules.thresholds import MIN_SAMPLES
 
 BEFORE, AFTER = "before", "after"
@@ -29,10 +30,9 @@ _IN_STEP = ("data_wait", *FORWARD, "backward", *_UPDATE, "evaluation", "checkpoi
 # Innermost frames of reading a tensor in Python: ``print(loss)``, ``f"{loss}"``.
 TENSOR_METHODS = ("(torch/_tensor.py)", "(torch/_tensor_str.py)")
 # Calls that write a file of arrays or objects, or put it in its place (a large file that another
-# replaces is freed then), in a line's text; they may have no frame. And copies of what is kept.
+# replaces is freed then), in a line's text; they may have no frame.
 _SAVES = re.compile(
-    r"\bdeepcopy\(|\b(pickle|dill|cloudpickle|joblib|msgpack)\.(dumps?|packb?)\("
-    r"|\b(np|numpy)\.save\w*\("
+    r"\b(pickle|dill|cloudpickle|joblib|msgpack)\.(dumps?|packb?)\(|\b(np|numpy)\.save\w*\("
     r"|\bshutil\.(copy|move|make_archive|rmtree)|\b(gzip|bz2|lzma|zlib)\.(open|compress)\("
     r"|\bos\.(replace|rename|remove|unlink|fsync|symlink)\(|\.(unlink|rename|replace)\((?!['\"])"
 )
@@ -105,11 +105,11 @@ def most_sampled(lines: Sequence[StackLine]) -> StackLine | None:
 def saved_by_hand(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
-    """Lines after the step that write the model's weights without ``torch.save`` or copy them, most
-    samples first: they call what writes files of arrays or objects, or ``deepcopy``, and their
-    function, the one that calls it or a line that leads to it names weights. Where a function also
-    trains, or the line's own calls ``torch.save``, only the block around the line tells. And such
-    lines in a function that saves a checkpoint."""
+    """Lines after the step that write the model's weights without ``torch.save``, most samples
+    first: they call what writes files of arrays or objects, and their function, the one that calls
+    it or a line that leads to it names weights. Where a function also trains, or the line's own
+    calls ``torch.save``, only the block around the line tells. And such lines in a function that
+    saves a checkpoint, and lines after the step that copy what they name as weights."""
     if stacks is None:
         return []
     frames = trees.training if trees else ()
@@ -119,12 +119,21 @@ def saved_by_hand(
     return [
         line
         for line in stacks.training
-        if (_SAVES.search(linecache.getline(*line.at.spot)) or _SAVING.search(line.leaf))
-        and (
-            (line in after and of_weights(line, frames, loops))
-            or (not line.phase and any(same_function(line.at, at) for at in saving))
+        if (line in after and copies_weights(line.at))
+        or (
+            (_SAVES.search(linecache.getline(*line.at.spot)) or _SAVING.search(line.leaf))
+            and (
+                (line in after and of_weights(line, frames, loops))
+                or (not line.phase and any(same_function(line.at, at) for at in saving))
+            )
         )
     ]
+
+
+def copies_weights(at: Place) -> bool:
+    """Whether the line's statement copies what it names as weights."""
+    text = statement_text(*at.spot)
+    return "deepcopy(" in text and _WEIGHTS.search(text) is not None
 
 
 def of_weights(

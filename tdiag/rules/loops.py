@@ -135,10 +135,12 @@ def _before_layers(ops: Ops, trees: CallTrees | None) -> set[Spot]:
     spots = [x.at.spot for x in ops.lines] + [(x.file, x.line) for x in frames]
     above: set[Spot] = set()
     for x in ops.lines:
-        if x.phase == "forward" and x.grad_calls and LAYERS & x.names.keys():
-            function = function_at(x.at)
-            begin = function.lineno if function and function.name == "forward" else x.at.line
-            above |= {(file, n) for file, n in spots if file == x.at.file and begin < n < x.at.line}
+        if x.phase != "forward" or not x.grad_calls or not LAYERS & x.names.keys():
+            continue
+        function = function_at(x.at)
+        if function is not None and function.name == "forward":
+            lines = range(function.lineno, x.at.line)
+            above |= {(file, n) for file, n in spots if file == x.at.file and n in lines}
     return above | lines_below(above, trees)
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeGuard
 
 from tdiag.evidence.sampled import WRITES
 from tdiag.model.place import Place
-from tdiag.rules.syntax import innermost, name_of, tree_of
+from tdiag.rules.syntax import function_at, innermost, name_of, tree_of
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -33,14 +33,14 @@ def only_writes(at: Place) -> bool:
     """Whether the function around the line writes a log and has no other effect: it returns no
     value, stores nothing outside its own variables, and calls nothing else as a statement. What it
     computes is then computed to be written. False if the source is not known."""
-    function = innermost(tree_of(at.file), _FUNCTIONS, at.line)
-    return isinstance(function, _FUNCTIONS) and _only_writes(function, _text(at.file))
+    function = function_at(at)
+    return function is not None and _only_writes(function, _text(at.file))
 
 
 def only_returns(at: Place) -> bool:
     """Whether the function around the line has no effect but the value that it returns."""
-    function = innermost(tree_of(at.file), _FUNCTIONS, at.line)
-    if not isinstance(function, _FUNCTIONS):
+    function = function_at(at)
+    if function is None:
         return False
     inside, own = _body(function)
     given = [node for node in inside if not isinstance(node, ast.Return)]
@@ -54,8 +54,7 @@ def made_to_write(at: Place) -> bool:
     statement = innermost(tree, (ast.stmt,), at.line)
     if tree is None or statement is None:
         return False
-    scope = innermost(tree, _FUNCTIONS, at.line) or tree
-    return _is_written(statement, list(_statements(scope)), tree, _text(at.file), set())
+    return _is_written(statement, tree, _text(at.file), set())
 
 
 def _text(file: str) -> str:
@@ -75,11 +74,8 @@ def _only_writes(function: _Function, text: str) -> bool:
     return not any(_has_effect(node, own, text) for node in inside)
 
 
-def _is_written(
-    statement: ast.AST, scope: list[ast.stmt], tree: ast.Module, text: str, seen: set[str]
-) -> bool:
-    """``scope``: the statements of its function. ``seen``: variables, keys, lists and functions
-    that are being followed."""
+def _is_written(statement: ast.AST, tree: ast.Module, text: str, seen: set[str]) -> bool:
+    """``seen``: variables, keys, lists and functions that are being followed."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         return _writes(statement.value, tree, text) or _is_written_later(
             statement.value, tree, text, seen
@@ -96,7 +92,8 @@ def _is_written(
     set_here = {x.id for x in names if isinstance(x, ast.Name)}
     if len(set_here) < len(names) or set_here & seen:
         return False
-    uses = [x for x in scope if x is not statement and set_here & set(_read(x))]
+    scope = innermost(tree, _FUNCTIONS, statement.lineno) or tree
+    uses = [x for x in _statements(scope) if x is not statement and set_here & set(_read(x))]
     return _all_written(uses, tree, text, seen | set_here)
 
 
@@ -168,13 +165,9 @@ def _all_written(
     """``allowed``: functions that these statements may call, besides those that convert."""
     return bool(uses) and all(
         (isinstance(x, ast.Expr) or not _own_calls(x) - _CONVERTS - set(allowed))
-        and _is_written(x, list(_statements(_scope(x, tree))), tree, text, seen)
+        and _is_written(x, tree, text, seen)
         for x in uses
     )
-
-
-def _scope(statement: ast.stmt, tree: ast.Module) -> ast.AST:
-    return innermost(tree, _FUNCTIONS, statement.lineno) or tree
 
 
 def _own_calls(statement: ast.stmt) -> set[str]:

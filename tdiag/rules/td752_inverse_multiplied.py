@@ -1,9 +1,9 @@
 """A matrix is inverted to be multiplied
 
 ## What it measures
-Calls of `torch.linalg.inv` whose value is only multiplied by matrices with at most a quarter as
-many columns: the calls by the user's line, what is done with the value by the source of the script,
-and the shapes from the trace. Not with a device.
+Calls of `torch.linalg.inv` or `inverse` whose value is only multiplied by matrices with at most a
+quarter as many columns: the calls by the user's line, what is done with the value by the source of
+the script, and the shapes from the trace. Not with a device.
 
 ## Why it is slow
 An inverse solves one equation for each of its own columns, and its backward multiplies two matrices
@@ -63,9 +63,8 @@ NARROW_FRAC = Threshold(
     "By arithmetic: factoring takes 2/3 n³ operations and each column 2 n², so a quarter of the"
     " columns takes 44 % of an inverse.",
 )
-INVERTS = {"linalg_inv", "inv", "inverse"}
-# What an inverse is computed by in a trace: its equations have as many right-hand sides as rows.
-_SOLVES = ("aten::linalg_lu_solve", "aten::linalg_inv_ex")
+_INVERTS = {"linalg_inv", "inv", "inverse"}
+_SOLVES = "aten::linalg_lu_solve"  # in a trace, after the matrix was factored
 _PRODUCTS = ("aten::mm", "aten::bmm", "aten::mv", "aten::addmm", "aten::baddbmm", "aten::addmv")
 _MULTIPLY = {"matmul", "mm", "bmm", "mv", "einsum", "dot"}
 _TRANSPOSE = {"T", "mT", "H", "mH", "transpose", "t"}
@@ -109,7 +108,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, work: Work | None) -> Found 
 def _multiplied(line: OpLine) -> bool:
     """Whether the line inverts, and all that is done with the value is to multiply it. Without the
     source, whether the same line multiplies."""
-    if not INVERTS & line.names.keys():
+    if not _INVERTS & line.names.keys():
         return False
     statement = innermost(tree_of(line.at.file), (ast.stmt,), line.at.line)
     if statement is None:
@@ -121,7 +120,7 @@ def _multiplied(line: OpLine) -> bool:
 
 
 def _inverts(call: ast.Call) -> bool:
-    return name_of(call) in INVERTS
+    return name_of(call) in _INVERTS
 
 
 def _is_multiplied(node: ast.AST, scope: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
@@ -155,7 +154,7 @@ def _uses(name: str, scope: ast.AST) -> Iterator[ast.Name]:
 def _sizes(work: Work) -> Iterator[tuple[int, int]]:
     """For each product with a matrix of an inverse's size: that size, and the columns of the other
     operand."""
-    sizes = {op.dims[0][-1] for op in work.ops if op.name in _SOLVES and _inverse(op)}
+    sizes = {op.dims[0][-1] for op in work.ops if op.name == _SOLVES and _inverts_all(op)}
     for op in work.ops:
         if op.name not in _PRODUCTS or op.backward:
             continue
@@ -167,10 +166,10 @@ def _sizes(work: Work) -> Iterator[tuple[int, int]]:
                 yield size, first[-2]
 
 
-def _inverse(op: OpWork) -> bool:
-    """Whether it solves for as many right-hand sides as the matrix has rows."""
+def _inverts_all(op: OpWork) -> bool:
+    """Whether it solves for as many right-hand sides as the matrix has rows, as an inverse does."""
     size = op.dims[0][-1]
-    return any(dims[-2:] == (size, size) for dims in op.dims[1:]) or op.name == _SOLVES[1]
+    return any(dims[-2:] == (size, size) for dims in op.dims[1:])
 
 
 def fires() -> Evidence:
@@ -188,7 +187,7 @@ def _field(columns: int) -> Evidence:
                    names={"linalg_inv": 1.0, "matmul": 1.0})  # fmt: skip
     rest = op_line(44, "forward", 6, grad_calls=6.0, elapsed_ns=2e6, at=at(44))
     square = (8, 220, 220)
-    solving = OpWork(name=_SOLVES[0], dims=(square, (8, 220), square, square), dtype="float32",
+    solving = OpWork(name=_SOLVES, dims=(square, (8, 220), square, square), dtype="float32",
                      count=1.0, flops=0.0, moved=1e7, host_ns=5e6, device_ns=None)  # fmt: skip
     product = OpWork(name="aten::bmm", dims=(square, (8, 220, columns)), dtype="float32", count=1.0,
                      flops=1e6, moved=1e6, host_ns=6e5, device_ns=None)  # fmt: skip

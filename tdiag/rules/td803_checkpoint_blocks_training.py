@@ -58,7 +58,7 @@ from tdiag.rules.base import (
 from tdiag.rules.evaluation import SEEN_ONCE, abstain_unless_epoch_ended, seen_once
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
-from tdiag.rules.loop_lines import beside_the_step, most_of_clean, saved_by_hand
+from tdiag.rules.loop_lines import beside_the_step, copies_weights, most_of_clean, saved_by_hand
 from tdiag.rules.thresholds import LOG_EVERY, LOG_LOW_FRAC, MIN_SAMPLES, RARER_LOW_FRAC
 from tdiag.units import duration, per_step, percent
 
@@ -158,8 +158,7 @@ def _by_hand(
     share = scale * share
     clean = held(budget, "other") / budget.step_ns
     most = min(1.0, max(most, most_of_clean(clean, share, sampled)))
-    copied = "deepcopy(" in linecache.getline(*at.spot)
-    what = "Copying weights" if copied else "Saving weights by hand"
+    what = "Copying weights" if copies_weights(at) else "Saving weights by hand"
     cost = per_step(share * budget.step_ns, budget.step_ns)
     return Found(
         summary=(f"{what} takes {cost}, most of it{where(at)} in {lines[0].leaf or at.function}."),

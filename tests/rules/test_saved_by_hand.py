@@ -31,6 +31,7 @@ def main():
         ("model.state_dict()", "shutil.copy(newest, best)", True),
         ("replies", "self.best = copy.deepcopy(model.state_dict())", True),
         ("replies", "self.seen = copy.deepcopy(losses)", False),
+        ("model.state_dict()", "self.seen = copy.deepcopy(losses)", False),  # beside a checkpoint
         ("replies", "shutil.make_archive(name, 'zip', folder)", False),  # no weights
         ("model.state_dict()", "plot(losses)", False),  # writes nothing
     ],
