@@ -12,9 +12,12 @@ from tdiag.rules.base import same_function
 from tdiag.rules.hooks import MODULE_FILE
 
 
-def lines_below(spots: Collection[Spot], trees: CallTrees | None) -> set[Spot]:
-    """The user's lines that were sampled below these lines."""
-    frames = trees.training if trees else ()
+def lines_below(
+    spots: Collection[Spot], trees: CallTrees | None, workers: bool = False
+) -> set[Spot]:
+    """The user's lines that were sampled below these lines; ``workers``: in what workers do while
+    they fetch."""
+    frames = () if trees is None else trees.workers if workers else trees.training
     return {
         (frame.file, frame.line)
         for frame, (_, above) in zip(frames, _within(frames, _at(spots)), strict=True)

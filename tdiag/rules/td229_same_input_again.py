@@ -53,7 +53,7 @@ from tdiag.rules.base import (
     sampling_range,
     where,
 )
-from tdiag.rules.callers import inclusive_of_lines
+from tdiag.rules.callers import inclusive_of_lines, lines_below
 from tdiag.rules.examples import MB, MS, at, budget, call_tree, stacks
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of, share_of_rank
 from tdiag.rules.loop_lines import BEFORE, beside_the_step, check_samples
@@ -102,7 +102,7 @@ def _in_step(
     system: System | None,
 ) -> Found | None:
     """Of the training thread."""
-    share, lines = _main(same.lines, system, lambda x: _share(x, budget, stacks, ops, trees))
+    share, lines = _main(same.lines, system, trees, lambda x: _share(x, budget, stacks, ops, trees))
     if not lines:
         return None
     phase = lines[0].phase
@@ -141,7 +141,7 @@ def _in_workers(
         timed = sum(x.ns for x in lines) / each
         return min(timed, inclusive_of_lines(_spots(lines), trees, workers=True))
 
-    share, lines = _main(fed.loader.again, system, share_of)
+    share, lines = _main(fed.loader.again, system, trees, share_of, workers=True)
     if not lines:
         return None
     least, most = known_to(share, stacks.worker_samples)
@@ -157,15 +157,34 @@ def _in_workers(
 def _main(
     known: Sequence[SameInput],
     system: System | None,
+    trees: CallTrees | None,
     share_of: Callable[[Sequence[SameInput]], float],
+    workers: bool = False,
 ) -> tuple[float, Sequence[SameInput]]:
-    """The lines of the function that repeats most, and their share of the time."""
+    """The lines of the function that repeats most, and their share of the time. Of functions that
+    call each other and repeat as much, the outermost: the calls that it makes are all that need be
+    kept."""
     functions: dict[tuple[str, str, str], list[SameInput]] = defaultdict(list)
     for line in known:
         if _kept(line, system):
             functions[line.at.file, line.at.function, line.phase].append(line)
     found = [(share_of(lines), lines) for lines in functions.values()]
-    return max(found, key=lambda x: x[0] * _again(x[1]), default=(0.0, ()))
+    if not found:
+        return 0.0, ()
+    most = max(found, key=_repeated)
+    below = [lines_below(_spots(lines), trees, workers) for _, lines in found]
+    above = [
+        (len(lower), one)
+        for one, lower in zip(found, below, strict=True)
+        if _repeated(one) >= (1 - NOTICEABLE_FRAC) * _repeated(most) and _spots(most[1]) & lower
+    ]
+    return max(above, key=lambda x: x[0])[1] if above else most
+
+
+def _repeated(found: tuple[float, Sequence[SameInput]]) -> float:
+    """The share of the time that inputs take that had come before."""
+    share, lines = found
+    return share * _again(lines)
 
 
 def _found(lines: Sequence[SameInput], takes: str, samples: Measure, gain: Gain, cls: str) -> Found:

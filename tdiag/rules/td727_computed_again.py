@@ -33,13 +33,13 @@ from __future__ import annotations
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.evidence.torch_ops import OpLine, Ops, SameInputs
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import Found, Gain, count, ns, same_function, where
 from tdiag.rules.call_parts import backward_share, part_of_calls
-from tdiag.rules.callers import caller_of_line
+from tdiag.rules.callers import caller_of_line, lines_below
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -57,7 +57,12 @@ AFTER = {
 
 
 def check(
-    budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None, trees: CallTrees | None
+    budget: Budget,
+    phases: Phases,
+    ops: Ops,
+    stacks: Stacks | None,
+    trees: CallTrees | None,
+    same: SameInputs | None,
 ) -> Found | None:
     part = part_of_calls(phases, ops, stacks, lambda x: x.again_ns)
     lines = part.lines if part else ()
@@ -75,7 +80,7 @@ def check(
     whole = phases.wall_ns.get("backward", 0.0)
     backward = whole * share.likely
     worst = lines[0]
-    called_at = _called_again_at(worst, ops, trees)
+    called_at = _called_again_at(worst, ops, trees, same)
     return Found(
         summary=(
             f"Calls that repeat an earlier one of the same step on the same tensors take"
@@ -102,9 +107,17 @@ def check(
     )
 
 
-def _called_again_at(worst: OpLine, ops: Ops, trees: CallTrees | None) -> Place | None:
-    """Where the line's function is called, if most of what it does is repeated: that call is to be
-    made once. None otherwise."""
+def _called_again_at(
+    worst: OpLine, ops: Ops, trees: CallTrees | None, same: SameInputs | None
+) -> Place | None:
+    """The outermost line above that is seen to call a function again on the same input; else where
+    the line's function is called, if most of what it does is repeated. That call is to be made
+    once. None otherwise."""
+    repeating = [x.at for x in (same.lines if same else ()) if x.again >= MAJORITY_FRAC * x.calls]
+    below = {at: lines_below({at.spot}, trees) for at in repeating}
+    above = [at for at in repeating if worst.at.spot in below[at]]
+    if above:
+        return max(above, key=lambda at: len(below[at]))
     function = [x for x in ops.lines if same_function(x.at, worst.at)]
     again = sum(x.again_ns for x in function)
     if worst.parametrized_ns or again < MAJORITY_FRAC * sum(x.elapsed_ns for x in function):

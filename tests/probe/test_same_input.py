@@ -6,16 +6,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
-from tdiag.probe.capture.same_input import FEW, InputWatch
+from tdiag.probe.capture import same_input
+from tdiag.probe.capture.same_input import FEW, MOST_CALLS, InputWatch, SameInputCapture
 from tdiag.probe.contents import MOST_PARTS, of_arguments, of_result
 from tdiag.probe.core import Probe
+from tdiag.probe.plan import PlannedWindow
 from tdiag.probe.record import Marks
+from tdiag.probe.windows import Windows
 from tdiag.probe.wire import (
     BACKWARD_BEGIN,
     EVAL_END,
@@ -39,6 +43,7 @@ class Bare:
 
     def __init__(self) -> None:
         self.marks = Marks()
+        self.recorder: Any = None
 
     def guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function
@@ -245,3 +250,24 @@ def test_a_result_of_unknown_content_or_of_little_is_like_no_other() -> None:
         assert of_result(value) is None
     for value in ("text" * 99, A, {"loss": 0.123, "step": 3}, [1] * 9, (A, {"b": 1}), WAVE):
         assert of_result(value) is not None
+
+
+@pytest.mark.parametrize(("most", "steps"), [(0, 1), (MOST_CALLS, 3)])
+def test_steps_that_were_not_watched_do_not_count(
+    most: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step fills what may be kept."""
+    monkeypatch.setattr(same_input, "MOST_CALLS", most)
+    written: dict[str, Any] = {}
+    probe = Bare()
+    probe.recorder = SimpleNamespace(write=lambda kind, **record: written.update(record))
+    parts = SimpleNamespace(probe=probe, boundary=None, inspection=None)
+    capture = SameInputCapture(cast(Windows, parts), cast(PlannedWindow, SimpleNamespace(number=2)))
+    capture.begin()
+    try:
+        for _ in range(3):
+            filtered(WAVE)
+            capture.step()
+    finally:
+        capture.end(3)
+    assert written["steps"] == steps

@@ -58,3 +58,34 @@ def test_a_recording_that_is_smoothed_for_each_window(workers: int, tmp_path: Pa
     assert line.size == 4 * 20_000
     if workers:
         assert not any(x.name == "smoothed" for x in same.lines)
+
+
+TWICE = """
+import torch
+from torch import nn
+torch.set_num_threads(1)
+net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+while True:
+    x = torch.randn(512, 256)
+    with torch.no_grad():
+        hard = net(x)
+        sure = net(x)  # HERE
+    loss = (net(x) * hard * sure).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_model_that_is_called_twice_on_a_batch(tmp_path: Path) -> None:
+    """The probe's own wrapper of a model holds more than the model is given."""
+    run = watch_code(
+        tmp_path, TWICE, windows=["baseline", "again"], profiling=True, short=True, few=True
+    )
+    assert run.of("failure") == []
+    same = run.evidence().get(SameInputs)
+    assert same is not None
+    (line,) = same.lines
+    here = next(n for n, text in enumerate(TWICE.splitlines(), 1) if "# HERE" in text)
+    assert (line.at.line, line.calls, line.again) == (here, 1, 1)

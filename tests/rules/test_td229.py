@@ -14,6 +14,7 @@ from tdiag.rules.base import DATA_WAIT
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     GB,
+    MS,
     at,
     budget,
     call_tree,
@@ -118,3 +119,19 @@ def test_workers_that_get_the_same_input_again() -> None:
     assert finding is not None and finding.cls == "cpu" and "of the fetch" in finding.summary
     assert set(finding.components) <= set(DATA_WAIT)
     assert in_workers(again=0.01) is None
+
+
+@pytest.mark.parametrize(("outer_again", "line"), [(12.0, 90), (6.0, 40)])
+def test_of_functions_that_call_each_other_the_outermost_that_repeats_as_much(
+    outer_again: float, line: int
+) -> None:
+    """A layer is given the same input at 40, in a model that is called at 90."""
+    evidence = RULE.fires()
+    same = evidence.get(SameInputs)
+    assert same is not None
+    layer = replace(same.lines[0], ns=16 * MS, again_ns=12 * MS)
+    model = replace(layer, at=at(90, "score"), again_ns=outer_again * MS)
+    step, trees = budget(prepare=25), call_tree(("score", 90, 0.5), ("window", 40, 0.5))
+    both = evidence.add(step, trees, replace(same, lines=(layer, model)))
+    result = run_rule(RULE, both)
+    assert isinstance(result, Finding) and result.location and result.location.line == line

@@ -7,9 +7,10 @@ import pytest
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.store import Evidence
+from tdiag.evidence.torch_ops import SameInput, SameInputs
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
+from tdiag.rules.examples import MS, at, budget, call_tree, op_line, ops, phases
 
 
 @pytest.mark.parametrize(("again_ms", "saved_ms"), [(24.0, 18.0), (0.0, None)])
@@ -50,3 +51,21 @@ def test_a_function_that_is_repeated_whole_is_kept_where_it_is_called(
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == line
     assert ("which is called at train.py:69" in found.summary) is (line == 69)
+
+
+@pytest.mark.parametrize(("again", "line"), [(1.0, 69), (0.0, 78)])
+def test_a_model_that_gets_a_batch_twice_is_called_once_where_it_is_called(
+    again: float, line: int
+) -> None:
+    """A body within a model; half of its calls repeat."""
+    trees = call_tree(("main", 96, 1.0), ("margin", 69, 1.0), ("model", 78, 1.0), ("body", 53, 1.0))
+    called = SameInput(
+        at=at(69, "margin"), name="Module._wrapped_call_impl", phase="forward", calls=1.0,
+        again=again, inputs=20, ns=7 * MS, again_ns=7 * MS, size=1 << 12,
+    )  # fmt: skip
+    body = op_line(53, "forward", 36, elapsed_ns=14 * MS, again_ns=7.1 * MS, at=at(53, "body"))
+    step, clean = budget(forward=20, backward=24), phases(forward=20, backward=24)
+    same = SameInputs(steps=20, lines=(called,))
+    found = run_rule(find("TD727"), Evidence().add(step, clean, ops(body), trees, same))
+    assert isinstance(found, Finding) and found.location is not None
+    assert found.location.line == line

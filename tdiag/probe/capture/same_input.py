@@ -111,10 +111,10 @@ class InputWatch:
         if code.co_flags & _SKIPPED or name.startswith("<") or name == "__init__":
             self.skipped.add(code)
             return
-        if len(self.results) > MOST_CALLS or self.own > MOST_OWN_NS:
+        if self.full:
             return
         began = now_ns()
-        arguments = list(frame.f_locals.values())
+        arguments = _given(frame, code)
         key = (code, *of_arguments(arguments, self.alive))
         place = (*place_of(caller), code)
         calls = self.calls.get(place)
@@ -152,6 +152,11 @@ class InputWatch:
                 repeated.inputs.add(key)
         self.own += now_ns() - now
 
+    @property
+    def full(self) -> bool:
+        """Whether it has seen as much as it may, and sees no more."""
+        return len(self.results) > MOST_CALLS or self.own > MOST_OWN_NS
+
     def _phase(self) -> str:
         """By the last mark; the evaluation lasts until a model trains again."""
         log, last = self.marks.log, -1
@@ -177,6 +182,19 @@ class InputWatch:
             ]
             for place, calls in seen[:MOST_LINES]
         ]  # fmt: skip
+
+
+def _given(frame: FrameType, code: CodeType) -> list[Any]:
+    """The arguments of a call that begins, and what a closure of the script's holds besides. What a
+    wrapper of the probe's holds is the probe's."""
+    given = frame.f_locals
+    if code.co_filename != FILE:
+        return list(given.values())
+    variable = bool(code.co_flags & inspect.CO_VARARGS) + bool(
+        code.co_flags & inspect.CO_VARKEYWORDS
+    )
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + variable]
+    return [given[name] for name in names]
 
 
 def _name(code: CodeType) -> str:
@@ -231,8 +249,12 @@ class SameInputCapture(ProfileCapture):
 
     def begin(self) -> None:
         self.watch = InputWatch(self.probe)
+        self.whole = 0  # steps that it saw to their end
         sys.setprofile(self.watch.event)
         self.give_way_to_script()
+
+    def step(self) -> None:
+        self.whole += not self.watch.full
 
     def end(self, steps: int) -> None:
         self.patches.undo()
@@ -243,7 +265,7 @@ class SameInputCapture(ProfileCapture):
         if steps:
             self.probe.recorder.write(
                 "again",
-                steps=steps,
+                steps=min(steps, self.whole + 1),  # the one in which it stopped
                 lines=self.watch.described(),
                 **{"pass": self.window.number},
             )
