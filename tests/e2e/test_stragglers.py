@@ -128,6 +128,7 @@ def test_more_data_is_named_at_the_line_that_deals_it_out(tmp_path: Path) -> Non
 
 
 @pytest.mark.training
+@pytest.mark.slow  # three programs want two cores, for a minute
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs a core for each rank")
 def test_a_rank_that_shares_its_core_is_not_blamed_on_the_script(tmp_path: Path) -> None:
     finding = straggler(diagnosed("crowded", tmp_path))

@@ -204,6 +204,7 @@ def test_spawned_ranks_whose_parent_waits_for_a_result(tmp_path: Path) -> None:
     assert "tdiag ended it" in note and f"spawned.py:{line}" in note
 
 
+@pytest.mark.slow  # its steps take half a second
 def test_lbfgs_names_the_loop_over_cells(tmp_path: Path) -> None:
     found = judged(run(tmp_path, "lbfgs_cells.py", budget_s=20, short=False))
     assert found["verdict"]["class"] == "overhead"
@@ -214,7 +215,8 @@ def test_lbfgs_names_the_loop_over_cells(tmp_path: Path) -> None:
     assert cells and abs(cells[0]["location"]["line"] - line) <= 1
 
 
-@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "2"])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", ["1", "2"])
 def test_hogwild(threads: str, tmp_path: Path) -> None:
     found = run(tmp_path, "hogwild.py", threads)
     judged(found)

@@ -59,6 +59,7 @@ def quick(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 
 
 @pytest.mark.training
+@pytest.mark.slow  # two whole measurements
 def test_the_commit_it_was_written_at_runs_beside_the_working_tree(
     repo: Path, tmp_path: Path
 ) -> None:

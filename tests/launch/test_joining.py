@@ -212,7 +212,14 @@ def entry_point(tdiag: str, torchrun: str, port: str) -> str:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("way", ["torchrun", "kubernetes", "sagemaker"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "torchrun",
+        pytest.param("kubernetes", marks=pytest.mark.slow),
+        pytest.param("sagemaker", marks=pytest.mark.slow),
+    ],
+)
 def test_two_machines_make_one_report_with_the_ranks_of_both(way: str, folder: Path) -> None:
     """Each machine is a hostname of its own, with one rank, under a torchrun of its own: told by
     options, by the variables of Kubernetes' training operator, or by those of SageMaker."""

@@ -128,6 +128,7 @@ def test_ranks_that_torchrun_starts_again_are_a_try_of_their_own(tmp_path: Path)
     assert "left out: 2 processes that trained before or after the judged ones" in texts
 
 
+@pytest.mark.slow  # three trainings one after the other
 def test_one_job_after_the_other_in_a_shell_script_each_stop_together(tmp_path: Path) -> None:
     """Ranks of the second find what those of the first agreed on: to stop, at a step of theirs."""
     (tmp_path / "preprocess.py").write_text("import torch")

@@ -89,7 +89,7 @@ def attached(pid: int, run_dir: Path) -> Diagnosis:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
 def test_the_probe_measures_and_leaves(
     tmp_path: Path, started: Any, remote: None, workers: str
 ) -> None:
