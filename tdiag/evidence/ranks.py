@@ -100,8 +100,9 @@ class Communication(Kind, frozen=True, kw_only=True):
 class Ddp(Kind, frozen=True, kw_only=True):
     """The DistributedDataParallel of the judged rank. ``unused_parameters``: parameters without a
     gradient after a step, the maximum over all checks (0: every one was used each time); None if
-    never checked. ``backwards`` and ``synced``: per step of window ``ops``; a synced backward
-    reduces the gradients."""
+    never checked. ``buffer_bytes``: sent before each forward; ``constant_buffer_bytes``: those of
+    buffers that nothing changed between two checks. ``backwards`` and ``synced``: per step of
+    window ``ops``; a synced backward reduces the gradients."""
 
     find_unused_parameters: bool
     static_graph: bool
@@ -110,6 +111,8 @@ class Ddp(Kind, frozen=True, kw_only=True):
     comm_hook: str
     parameter_bytes: int
     unused_parameters: int | None
+    buffer_bytes: int
+    constant_buffer_bytes: int
     backwards: float | None
     synced: float | None
 

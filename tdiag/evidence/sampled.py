@@ -73,7 +73,7 @@ class CallFrame(Kind, frozen=True, kw_only=True):
     """One function of a call tree. ``parent``: index of its caller, which comes earlier in the
     tuple; −1 = outermost. ``frac``: samples in it and its callees ÷ all samples of the tree.
     ``line``: for a user function the sampled line (one frame per line), else 0. ``evaluates``: it
-    runs a framework's evaluation."""
+    runs a framework's evaluation; ``collects``: it collects the outputs of one."""
 
     name: str
     file: str
@@ -82,6 +82,7 @@ class CallFrame(Kind, frozen=True, kw_only=True):
     frac: float
     user: bool
     evaluates: bool = False
+    collects: bool = False
 
 
 class LateStacks(Kind, frozen=True, kw_only=True):

@@ -70,7 +70,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # copies; calls that write low-rank products of parameters out, and products with these as a
     # weight; calls that pick a matrix of weights for each row, and products with these; calls of
     # torch.autograd.grad through what earlier calls went through; calls that sum the squares of
-    # parameters for the loss; brackets that pick, with gradients, what a tensor of numbers names.
+    # parameters for the loss; factors of products of a triangular matrix and its transpose,
+    # and these products; calls that compute a batch of equal matrices, times the share of further
+    # ones; brackets that pick, with gradients, what a tensor of numbers names.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -89,6 +91,10 @@ class OpLine(Kind, frozen=True, kw_only=True):
     gathered_used_ns: float = 0.0
     separate_ns: float = 0.0
     penalty_ns: float = 0.0
+    factored_ns: float = 0.0
+    multiplied_out_ns: float = 0.0
+    alike_ns: float = 0.0
+    matrices: int = 0  # the most equal ones of one call
     indexed_ns: float = 0.0
     fft_ns: float = 0.0
     fft_length: int = 0

@@ -68,6 +68,13 @@ def evaluates(frame: str) -> bool:
 
 
 @cache
+def collects(frame: str) -> bool:
+    """Whether this frame of a framework collects the outputs of an evaluation's batches."""
+    known = (framework.collects for framework in FRAMEWORKS)
+    return any(one is not None and one.search(frame) for one in known)
+
+
+@cache
 def prepares(frame: str) -> bool:
     """Whether this frame of a framework asks the user's code for the training data."""
     known = (framework.prepares for framework in FRAMEWORKS)

@@ -23,12 +23,14 @@ class Framework:
     """``package``: top-level name of the module that calls ``optimizer.step()``. ``name``: as its
     users call it. ``fixes``: by rule code, the change in its terms, with ``{value}`` for the number
     that the fix sets; no final stop. ``logging``: its parts that write logs. ``evaluates``: matches
-    ``path/to/file.py:function`` of what runs its evaluation, metrics included; ``prepares``: of
-    what asks the user's code for the training data."""
+    ``path/to/file.py:function`` of what runs its evaluation, metrics included; ``collects``: of
+    what collects the outputs of all its batches; ``prepares``: of what asks the user's code for the
+    training data."""
 
     package: str
     name: str
     fixes: Mapping[str, str]
     logging: tuple[LoggingPart, ...] = ()
     evaluates: re.Pattern[str] | None = None
+    collects: re.Pattern[str] | None = None
     prepares: re.Pattern[str] | None = None

@@ -57,7 +57,11 @@ TRAINER = Framework(
         "TD701": "a larger per_device_train_batch_size, or TrainingArguments(torch_compile=True)",
         "TD702": _FUSED,
         "TD725": _argument('debug=""') + ', if the hook is that of debug="underflow_overflow"',
-        "TD802": _argument('eval_strategy="steps", eval_steps=...') + ", a larger number",
+        "TD802": (
+            _argument('eval_strategy="steps", eval_steps=...')
+            + ", a larger number; if metrics need less than all logits,"
+            " Trainer(preprocess_logits_for_metrics=...) keeps only that"
+        ),
         "TD803": _argument('save_strategy="steps", save_steps={value}'),
         "TD804": (
             f"{_argument('logging_steps={value}')}; without the progress bar"
@@ -78,6 +82,7 @@ TRAINER = Framework(
         "TD904": _argument("ddp_find_unused_parameters=False"),
     },
     evaluates=re.compile(r"transformers/trainer\.py:(Trainer\.)?_?(evaluate|evaluation_loop)$"),
+    collects=re.compile(r"transformers/trainer_pt_utils\.py:(EvalLoopContainer\.|nested_)"),
     logging=(
         # Before Python 3.11 a sampled name has no class; then only tqdm's own frames show it.
         LoggingPart(

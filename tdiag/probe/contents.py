@@ -30,17 +30,17 @@ def of_arguments(values: Iterable[Any], alive: dict[int, Any]) -> tuple[Any, ...
     return tuple(_ContentReader(alive).read(value) for value in values)
 
 
-def of_result(value: Any) -> Any:
-    """None if a part of it cannot be read or has gradients, or if it says too little: a number
-    alone, which may be the answer to many questions, or a short text."""
+def of_result(value: Any) -> tuple[Any, float] | None:
+    """The content, and how much it says: 1 if it is no answer that many questions have, less for a
+    short list or text. None for a number alone, or if a part of it cannot be read or has
+    gradients."""
     if isinstance(value, NUMBERS):
         return None
     reader = _ContentReader(None)
     try:
-        content = reader.read(value)
+        return reader.read(value), reader.told
     except Unreadable:
         return None
-    return content if reader.told >= 1 else None
 
 
 def size_of(value: Any, depth: int = 3) -> int:

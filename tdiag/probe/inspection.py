@@ -17,6 +17,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from . import dynamo, places
+from .contents import of_arguments
 from .models import (
     MOST_LOOKS,
     FrozenValues,
@@ -28,6 +29,7 @@ from .models import (
     node_of,
     plain,
     scan,
+    sent_buffers,
     updated,
     watched_by_script,
 )
@@ -119,6 +121,7 @@ class Inspection:
         self.with_parameters: set[int] = set()
         self.looked: dict[int, int] = {}  # module → calls whose inputs were inspected
         self.ddp: Any = None
+        self.buffers: dict[int, Any] = {}  # contents of the buffers that it sends, by id
         # Tensors that one or two steps made and that were alive when these ended: (weak reference,
         # place, bytes); the step after them, and the number of these steps.
         self.kept: tuple[list[tuple[Any, Any, int]], int, int] = [], 0, 0
@@ -259,7 +262,16 @@ class Inspection:
                 self.written.add("ddp")
                 self.probe.recorder.write("ddp", **ddp_settings(ddp))
             record["unused"] = sum(p.requires_grad and p.grad is None for p in ddp.parameters())
+            record["buffers"] = self._buffers(ddp)
         self.probe.recorder.write("inspection", **record)
+
+    def _buffers(self, ddp: Any) -> tuple[int, int]:
+        """Bytes that are sent before each forward, and of them those of buffers that have not
+        changed since the last look. Batch norms count no new version of their averages."""
+        buffers = sent_buffers(ddp)
+        before, self.buffers = self.buffers, {id(x): of_arguments([x], {}) for x in buffers}
+        kept = (x for x in buffers if before.get(id(x)) == self.buffers[id(x)])
+        return sum(map(nbytes, buffers)), sum(map(nbytes, kept))
 
     def _kept(self) -> dict[str, Any]:
         """`kept` [[place, tensors, bytes, tensors that hold a graph], …] of the tensors made in

@@ -241,6 +241,11 @@ def ddp_settings(ddp: Any) -> dict[str, Any]:
     }
 
 
+def sent_buffers(ddp: Any) -> list[torch.Tensor]:
+    """The buffers that rank 0 sends before each forward."""
+    return list(ddp.modules_buffers) if ddp.will_sync_module_buffers() else []
+
+
 def updated(optimizers: Iterable[Any]) -> set[int]:
     """Ids of the parameters in a group whose learning rate is not 0."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]

@@ -111,6 +111,21 @@ def _caller_of(chosen: Callable[[CallFrame], bool], trees: CallTrees | None) -> 
     return max(shares, key=lambda at: shares[at], default=None)
 
 
+def lines_that_reach(
+    chosen: Callable[[CallFrame], bool], trees: CallTrees | None
+) -> dict[Place, float]:
+    """Share of the training thread's samples in these functions of libraries and what they call, by
+    the innermost user's line above."""
+    frames = trees.training if trees else ()
+    found: dict[Place, float] = defaultdict(float)
+    for number, (here, above) in enumerate(_within(frames, chosen)):
+        if here and not above:
+            users = [frames[x] for x in _callers(number, frames) if frames[x].user]
+            if users:
+                found[_place(users[-1])] += frames[number].frac
+    return found
+
+
 def common_caller(spots: Collection[Spot], trees: CallTrees | None) -> Place | None:
     """The innermost user's line above these lines through which nearly all of their samples come;
     None without one."""
@@ -147,17 +162,18 @@ def inclusive_of_lines(
 ) -> float:
     """The same for all of these lines together; ``workers``: of what workers do while they
     fetch."""
-    return _frac_of(trees, _at(spots), workers)
+    return frac_of_frames(_at(spots), trees, workers)
 
 
 def inclusive_of(functions: Collection[tuple[str, str]], trees: CallTrees | None) -> float:
     """The same for these functions, each its file and its name without its class."""
-    return _frac_of(trees, lambda x: (x.file, x.name.rpartition(".")[2]) in functions)
+    return frac_of_frames(lambda x: (x.file, x.name.rpartition(".")[2]) in functions, trees)
 
 
-def _frac_of(
-    trees: CallTrees | None, chosen: Callable[[CallFrame], bool], workers: bool = False
+def frac_of_frames(
+    chosen: Callable[[CallFrame], bool], trees: CallTrees | None, workers: bool = False
 ) -> float:
+    """The same for chosen frames of functions, the user's or a library's."""
     frames = () if trees is None else trees.workers if workers else trees.training
     within = zip(frames, _within(frames, chosen), strict=True)
     return sum(frame.frac for frame, (here, above) in within if here and not above)

@@ -12,6 +12,7 @@ from tdiag.evidence.training import Flags, Modules, Optimizers
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, where
+from tdiag.rules.callers import frac_of_frames
 
 LARGE_FRAC = Threshold(
     0.2,
@@ -90,6 +91,11 @@ def line_in_framework(trees: CallTrees | None) -> Place | None:
     most = max(shares, key=lambda at: shares[at], default=None)
     whole = sum(shares.values())
     return most if most is not None and shares[most] > MAJORITY_FRAC * whole else None
+
+
+def collecting_frac(trees: CallTrees | None) -> float:
+    """Share of the samples in which a framework collects the outputs of an evaluation."""
+    return frac_of_frames(lambda frame: frame.collects, trees)
 
 
 def over(place: Place | None, loaders: Loaders | None) -> str:

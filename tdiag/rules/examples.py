@@ -276,6 +276,8 @@ def ddp_settings(**changes: Any) -> Ddp:
         comm_hook="",
         parameter_bytes=100 * MB,
         unused_parameters=0,
+        buffer_bytes=0,
+        constant_buffer_bytes=0,
         backwards=1.0,
         synced=1.0,
     )

@@ -37,10 +37,10 @@ from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.sampled import CallTrees, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops, SameInput, SameInputs
+from tdiag.evidence.torch_ops import Dispatch, Ops, SameInput, SameInputs
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.place import Spot
-from tdiag.model.threshold import NOTICEABLE_FRAC
+from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import (
     DATA_WAIT,
     Found,
@@ -56,6 +56,7 @@ from tdiag.rules.base import (
 from tdiag.rules.callers import inclusive_of_lines, lines_below
 from tdiag.rules.examples import MB, MS, at, budget, call_tree, stacks
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of, share_of_rank
+from tdiag.rules.fixed_cost import FIXED_COST_FACTOR
 from tdiag.rules.loop_lines import BEFORE, beside_the_step, check_samples
 from tdiag.units import duration, per_step, percent, size
 
@@ -71,7 +72,7 @@ _PHASES = {
     "prepare": (("prepare", "other", "unattributed"), CLASS),
     "evaluation": (("evaluation", "other", "prepare", "unattributed"), "eval"),
 }
-_IN_STEP = "overhead"  # work that the step need not do
+_IN_STEP = "overhead"  # work that the step need not do; "compute" if torch does it
 _SAMPLES = "samples in these lines"
 _WHY = "high end: each input is processed once; low end: only those that came again in "
 
@@ -86,9 +87,10 @@ def check(
     loaders: Loaders | None,
     system: System | None,
     threads: Threads | None,
+    dispatch: Dispatch | None,
 ) -> Found | None:
     check_samples(stacks)
-    return _in_step(budget, same, stacks, trees, ops, system) or _in_workers(
+    return _in_step(budget, same, stacks, trees, ops, system, dispatch) or _in_workers(
         budget, stacks, trees, phases, loaders, share_of_rank(system, threads) if system else None
     )
 
@@ -100,6 +102,7 @@ def _in_step(
     trees: CallTrees,
     ops: Ops | None,
     system: System | None,
+    dispatch: Dispatch | None,
 ) -> Found | None:
     """Of the training thread."""
     share, lines = _main(same.lines, system, trees, lambda x: _share(x, budget, stacks, ops, trees))
@@ -109,6 +112,8 @@ def _in_step(
     components, cls = _PHASES.get(phase, ((phase,), _IN_STEP))
     if budget.has_device and cls == _IN_STEP:
         return None  # the device may work meanwhile
+    if cls == _IN_STEP and _computes(lines, share * budget.step_ns, ops, dispatch):
+        cls = "compute"
     least, most = known_to(share, stacks.samples)
     if least * _again(lines) < NOTICEABLE_FRAC:
         return None
@@ -248,6 +253,17 @@ def _share(
         sampled = sum(x.self_frac for x in beside_the_step(BEFORE, stacks, ops, trees))
         share = max(share, clean * share / max(share, sampled))
     return min(share, timed)
+
+
+def _computes(
+    lines: Sequence[SameInput], spent: float, ops: Ops | None, dispatch: Dispatch | None
+) -> bool:
+    """Whether torch's work takes most of these ns: more than the fixed cost of its calls."""
+    spots = _spots(lines)
+    called = [x for x in (ops.lines if ops else ()) if x.at.spot in spots]
+    work = sum(x.elapsed_ns for x in called)
+    fixed = FIXED_COST_FACTOR * dispatch.least_ns(called) if dispatch else 0.0
+    return work >= MAJORITY_FRAC * spent and work > fixed
 
 
 def _kept(line: SameInput, system: System | None) -> bool:

@@ -4,7 +4,8 @@
 Evaluation time per training step: forward passes that no backward follows, with their data, or what
 follows `model.eval()` if only parts of the model are called. If more than half of it does not call
 the model (metrics, decoding, plots), the finding names that line. If a framework runs it, the
-finding names the line of `validation_step` that takes most of it; if one loader is read several
+finding names the line of `validation_step` that takes most of it, or that of the metrics if more
+than half of it collects the model's outputs for them; if one loader is read several
 times in a row, with no training step between, the line that does so.
 
 ## Why it is slow
@@ -17,9 +18,10 @@ gradients take memory. For several thresholds or metrics run the model once, and
 it does not change in between.
 
 ## How the gain is computed
-Low end: a quarter as many evaluations, or, if a line beside the model takes most of it, that work
-at half its cost, or, if the same data is read several times in a row, half of the further times;
-nothing, if only one evaluation and no end of an epoch was seen: it may be rare.
+Low end: a quarter as many evaluations, or, if a line beside the model or collecting its outputs
+takes most of it, that work at half its cost, or, if the same data is read several times in a row,
+half of the further times; nothing, if only one evaluation and no end of an epoch was seen: it may
+be rare.
 High end: so few that they take five percent of the time.
 
 ## When this advice is wrong
@@ -44,7 +46,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Calls, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Fix
-from tdiag.model.place import Spot
+from tdiag.model.place import Place, Spot
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.callers import busiest_beside, caller_of, inclusive, inclusive_of
@@ -52,6 +54,7 @@ from tdiag.rules.evaluation import (
     LARGE_FRAC,
     SEEN_ONCE,
     abstain_unless_epoch_ended,
+    collecting_frac,
     evaluation_place,
     gathers,
     line_in_framework,
@@ -149,6 +152,13 @@ def check(
         cheaper += f" Or make what {at.function} does{where(at)} cheaper."
         least = evaluating * beside_frac * LOW_END_FRAC
         how = "what does not call the model at half its cost"
+    collecting = min(1.0, collecting_frac(trees) / (seen or share))
+    if collecting > max(beside_frac, MAJORITY_FRAC):
+        at = line_in_framework(trees) or at
+        told = f" {percent(collecting)} of it collects the model's outputs{_for(at)}."
+        cheaper += " Or keep less of each output: what the metrics need."
+        least = evaluating * collecting * LOW_END_FRAC
+        how = "outputs are collected at half the cost"
     return Found(
         summary=(
             f"Evaluation takes {percent(share)} of the training time: {duration(evaluating)}"
@@ -177,6 +187,10 @@ def check(
         ),
         at=at,
     )
+
+
+def _for(at: Place | None) -> str:
+    return f" for {at.function}{where(at)}" if at else ""
 
 
 def _batches(phases: Phases) -> str:

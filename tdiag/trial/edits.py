@@ -26,6 +26,10 @@ DDP = Callee(
 OPTIMIZER = Callee("an optimizer of torch.optim", r"torch\.optim\.(?!lr_)(\w+\.)?[A-Z]\w+")
 ZERO_GRAD = Callee("zero_grad", method="zero_grad")
 THREADS = Callee("torch.set_num_threads", r"torch\.set_num_threads")
+VALIDATE = Callee(
+    "torch.distributions.Distribution.set_default_validate_args",
+    r"torch\.distributions\.(distribution\.)?Distribution\.set_default_validate_args",
+)
 PRECISION = Callee("torch.set_float32_matmul_precision", r"torch\.set_float32_matmul_precision")
 DETERMINISTIC = Callee("torch.use_deterministic_algorithms", r"torch\.use_deterministic_algorithms")
 MOVES = Callee("a call of .to()", method="to")
@@ -39,8 +43,8 @@ BENCHMARK = "torch.backends.cudnn.benchmark"
 MOST_POSITIONAL = 5
 # DataLoader's arguments by position; arguments not listed here are keyword-only.
 AT = {"num_workers": 5, "pin_memory": 7, "timeout": 9, "multiprocessing_context": 11}
-DDP_AT = {"bucket_cap_mb": 7, "find_unused_parameters": 8, "gradient_as_bucket_view": 10,
-          "static_graph": 11}  # fmt: skip
+DDP_AT = {"broadcast_buffers": 4, "bucket_cap_mb": 7, "find_unused_parameters": 8,
+          "gradient_as_bucket_view": 10, "static_graph": 11}  # fmt: skip
 
 Edit = Callable[[UserSource, Applied, str], list[Step]]
 
@@ -307,6 +311,8 @@ def _evaluation(code: str) -> Edit:
 
 EDITS: dict[str, Edit] = {
     "ddp.bucket_cap_mb": _argument(DDP, "bucket_cap_mb", "{}", DDP_AT["bucket_cap_mb"]),
+    "ddp.broadcast_buffers": _argument(DDP, "broadcast_buffers", "False",
+                                       DDP_AT["broadcast_buffers"]),
     "ddp.find_unused_parameters": _argument(DDP, "find_unused_parameters", "False",
                                             DDP_AT["find_unused_parameters"]),
     "ddp.gradient_as_bucket_view": _argument(DDP, "gradient_as_bucket_view", "True",
@@ -331,4 +337,5 @@ EDITS: dict[str, Edit] = {
     "torch.deterministic": _argument(DETERMINISTIC, "mode", "False", 0),
     "torch.float32_matmul_precision": _setting(PRECISION, "precision", '"{}"'),
     "torch.num_threads": _setting(THREADS, "int", "{}"),
+    "torch.validate_args": _setting(VALIDATE, "value", "False"),
 }  # fmt: skip

@@ -37,13 +37,16 @@ RULES = {
     "handed": {"TD227"},
     "groups": {"TD751"},
     "heads": {"TD752"},
+    "density": {"TD753", "TD754"},
+    "tracks": {"TD755"},
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},
     "reduced": {"TD903"},
+    "buffers": {"TD908"},
     "hogwild": {"TD706"},
 }
 WHOLE = ("startup",)  # the start's share of a run is known at its end only
-RANKS = ("ranks", "reduced")
+RANKS = ("ranks", "reduced", "buffers")
 
 
 def codes(name: str, folder: Path) -> set[str]:

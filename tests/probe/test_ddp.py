@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+net.register_buffer("table", torch.ones(100))
 model = DistributedDataParallel(net, find_unused_parameters=True, bucket_cap_mb=2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(40):
@@ -50,6 +51,8 @@ def test_settings_unused_parameters_and_synchronised_backwards(tmp_path: Path) -
     assert ddp, evidence.notes
     assert ddp.find_unused_parameters and not ddp.static_graph
     assert (ddp.unused_parameters, ddp.bucket_bytes) == (0, 2 * 1024 * 1024)
-    assert ddp.parameter_bytes == 4 * (4 * 8 + 8 + 8 + 1)
+    assert ddp.parameter_bytes == 4 * (4 * 8 + 8 + 2 * 8 + 8 + 1)
+    # The batch norm's averages and its counter change in each forward.
+    assert (ddp.buffer_bytes, ddp.constant_buffer_bytes) == (4 * 2 * 8 + 8 + 400, 400)
     assert (ddp.backwards, ddp.synced) == (3, 1)
-    assert not any("probe failed" in note.text for note in evidence.notes)
+    assert not [note.text for note in evidence.notes if "probe failed" in note.text]

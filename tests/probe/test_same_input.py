@@ -244,12 +244,39 @@ def test_what_contains_itself_has_an_end() -> None:
     assert of_arguments([around, counter], {}) == of_arguments([around, counter], {})
 
 
-def test_a_result_of_unknown_content_or_of_little_is_like_no_other() -> None:
-    unknown = object(), [object()], A.clone().requires_grad_(), {"a": B.to_sparse()}
-    for value in (None, 3, 0.5, (3, True), "runs/last.pt", {"saved": "runs/last.pt"}, *unknown):
+def test_a_result_of_unknown_content_is_like_no_other_and_short_ones_say_little() -> None:
+    for value in (3, 0.5, object(), [object()], A.clone().requires_grad_(), {"a": B.to_sparse()}):
         assert of_result(value) is None
-    for value in ("text" * 99, A, {"loss": 0.123, "step": 3}, [1] * 9, (A, {"b": 1}), WAVE):
-        assert of_result(value) is not None
+    for value in (None, (3, True), "runs/last.pt", {"saved": "runs/last.pt"}, [1] * 7, []):
+        found = of_result(value)
+        assert found is not None and found[1] < 1
+    for value in ("text" * 99, A, {"loss": 0.123, "step": 3}, [1] * 8, (A, {"b": 1}), WAVE):
+        found = of_result(value)
+        assert found is not None and found[1] >= 1
+
+
+def places(wave: Any, number: int) -> list[int]:
+    time.sleep(LONG_S)
+    return [number, number + int(wave[0])]
+
+
+def flags(wave: Any, number: int) -> list[bool]:
+    time.sleep(LONG_S)
+    return [number > len(wave)] * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers", "seen"),
+    [
+        (places, range(4), {"places": [8, 4, 4]}),
+        (places, range(3), {}),  # three lists of two numbers say too little
+        (flags, range(4), {}),  # always the same answer
+    ],
+)
+def test_short_results_count_if_many_different_ones_came_again(
+    function: Callable[..., object], numbers: range, seen: dict[str, list[int]]
+) -> None:
+    assert watch(lambda: [function(WAVE, n) for _ in range(2) for n in numbers]) == seen
 
 
 @pytest.mark.parametrize(("most", "steps"), [(0, 1), (MOST_CALLS, 3)])

@@ -35,6 +35,7 @@ def frames(*made: tuple[str, str, int, int, float]) -> CallTrees:
                 frac=share,
                 user=not file,
                 evaluates=file == LOOP,
+                collects=name == "EvalLoopContainer.add",
             )
             for file, name, line, parent, share in made
         ),
@@ -188,3 +189,25 @@ def test_a_metric_after_the_models_call_in_the_loop_itself() -> None:
     assert isinstance(found, Finding) and found.location is not None
     assert found.location.line == 40
     assert "concordance" in found.fix.text
+
+
+@pytest.mark.parametrize(("collected", "line", "kept"), [(0.4, 37, 0.4), (0.25, 47, None)])
+def test_outputs_that_a_framework_collects(collected: float, line: int, kept: float | None) -> None:
+    """Logits of all batches, kept for metrics that take their largest."""
+    trees = frames(
+        ("", "main", 120, -1, 1.0),
+        (LOOP, "Trainer.evaluation_loop", 0, 0, 0.6),
+        ("/opt/lib/trainer_pt_utils.py", "EvalLoopContainer.add", 0, 1, collected),
+        ("", "compute_metrics", 37, 1, 0.01),
+    )
+    sampled = stacks((replace(stack(120, 0.6), evaluating=0.6, own_frac=0.0),))
+    fit = op_line(120, "optimizer", 9, at=at(120, "main"))
+    called = Modules(modules=(module("Bert", 10, evaluated_at=at(120, "main")),))
+    evidence = find("TD802").fires().add(trees, sampled, ops(fit), called)
+    found = run_rule(find("TD802"), evidence)
+    assert isinstance(found, Finding) and found.location
+    assert found.location.line == line
+    assert ("collects the model's outputs" in found.summary) is (kept is not None)
+    if kept:
+        step, half = 50, 25 * kept / 0.6 / 2
+        assert found.speedup and found.speedup.low == pytest.approx(step / (step - half), rel=0.01)

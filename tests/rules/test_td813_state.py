@@ -18,7 +18,7 @@ RULE = find("TD813")
 DDP = Ddp(
     find_unused_parameters=False, static_graph=False, gradient_as_bucket_view=False,
     bucket_bytes=None, comm_hook="", parameter_bytes=0, unused_parameters=None, backwards=1.0,
-    synced=1.0,
+    synced=1.0, buffer_bytes=0, constant_buffer_bytes=0,
 )  # fmt: skip
 
 

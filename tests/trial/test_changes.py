@@ -161,11 +161,14 @@ for batch in DataLoader(Data(), batch_size=8):
             "anomaly detection at script.py:2 stays off",
         ),
         (
+            [("torch.validate_args", "off")],
+            "import torch.distributions as d\nd.Normal(0.0, -1.0)",
+            "d.Distribution._validate_args", "False", "distributions check no arguments",
+        ),
+        (
             [("torch.profiler", "off")],
             "import torch\nwith torch.profiler.profile() as p:\n    p.step()",
-            "p.profiler is None",
-            "True",
-            "the profiler at script.py:2 stays off",
+            "p.profiler is None", "True", "the profiler at script.py:2 stays off",
         ),
         (
             [("torch.compile", "")],

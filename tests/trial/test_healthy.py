@@ -60,8 +60,9 @@ NOTHING_THERE = dict.fromkeys(
         "optimizer.foreach", "optimizer.fused", "optimizer.zero_grad=set_to_none",
         "process.allocator=jemalloc", "torch.anomaly=off", "torch.autocast=bfloat16",
         "torch.compile=script.py:loss_of", "torch.deterministic=off", "torch.profiler=off",
-        "ddp.bucket_cap_mb=2", "ddp.find_unused_parameters=off", "ddp.static_graph",
-        "ddp.gradient_as_bucket_view",
+        "torch.validate_args=off",
+        "ddp.broadcast_buffers=off", "ddp.bucket_cap_mb=2", "ddp.find_unused_parameters=off",
+        "ddp.static_graph", "ddp.gradient_as_bucket_view",
     ],
     "",
 )  # fmt: skip

@@ -51,6 +51,10 @@ class OpsLine(msgspec.Struct):
     gathered_used: float = 0
     separate: float = 0
     penalty: float = 0
+    factored: float = 0
+    multiplied_out: float = 0
+    alike: float = 0
+    matrices: int = 0
     indexed: float = 0
     samples_at: At | None = None
     fft: float = 0

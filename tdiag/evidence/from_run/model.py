@@ -180,6 +180,7 @@ def _profiled(
 
 def _ddp(record: DdpRecord, looks: list[InspectionRecord], ops: OpsRecord | None) -> Ddp:
     unused = [look.unused for look in looks if look.unused is not None]
+    later = [look for look in looks if look.unused is not None][1:]
     counted = ops is not None and ops.synced is not None
     return Ddp(
         find_unused_parameters=record.find_unused_parameters,
@@ -189,6 +190,8 @@ def _ddp(record: DdpRecord, looks: list[InspectionRecord], ops: OpsRecord | None
         comm_hook=record.comm_hook,
         parameter_bytes=record.parameter_bytes,
         unused_parameters=max(unused, default=None),
+        buffer_bytes=max((look.buffers[0] for look in later), default=0),
+        constant_buffer_bytes=min((look.buffers[1] for look in later), default=0),
         backwards=ops.backwards / ops.steps if ops is not None and counted else None,
         synced=(ops.synced or 0) / ops.steps if ops is not None and counted else None,
     )

@@ -317,9 +317,9 @@ class InspectionRecord(Record):
     states: dict[int, int | None] = {}  # by optimizer, bytes of its state; None = not known
     gradient: float | str | None = None  # total norm, or "not finite"
     unused: int | None = None  # number of DDP parameters without a gradient
+    buffers: tuple[int, int] = (0, 0)  # bytes that DDP sends, and those unchanged since the last
     unused_gradients: list[UnusedGradients] = []
-    # Of these modules, those in which one is frozen by a plain attribute, and that one's name.
-    frozen_by_name: dict[int, str] = {}
+    frozen_by_name: dict[int, str] = {}  # by module, one in it that a plain attribute freezes
     hooks: list[tuple[At, int]] = []  # registered more than once in one place: how often
     kept: list[tuple[At, int, int, int]] = []  # place, tensors, bytes, with a graph
     kept_of: int = 0  # the number of steps that made them

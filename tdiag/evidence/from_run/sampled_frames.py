@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tdiag.evidence.sampled import WRITERS
-from tdiag.frameworks import evaluates, is_framework, logging_part, prepares
+from tdiag.frameworks import collects, evaluates, is_framework, logging_part, prepares
 from tdiag.probe.wire import COMPREHENSIONS, SAVES, is_user_file
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
@@ -72,6 +72,9 @@ class SampledFrame(msgspec.Struct):
 
     def evaluates(self) -> bool:
         return evaluates(f"{self.file or ''}:{self.name}")
+
+    def collects(self) -> bool:
+        return collects(f"{self.file or ''}:{self.name}")
 
     def prepares(self) -> bool:
         return prepares(f"{self.file or ''}:{self.name}")

@@ -343,6 +343,7 @@ def _tree(stacks: Sequence[Stack]) -> tuple[CallFrame, ...]:
             frac=weights[number] / total,
             user=is_user_file(file),
             evaluates=SampledFrame(name, file).evaluates(),
+            collects=SampledFrame(name, file).collects(),
         )
         for (parent, (name, file, line)), number in numbers.items()
     )

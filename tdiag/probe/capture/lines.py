@@ -29,13 +29,13 @@ SUMS = (
     "calls", "grad_calls", "constructions", "constructed", "elapsed", "constant", "contracted",
     "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
     "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "gathered",
-    "gathered_used", "separate", "penalty", "indexed",
+    "gathered_used", "separate", "penalty", "indexed", "factored", "multiplied_out", "alike",
     "moved_again", "moved_bytes", "work", "fft",
 )  # fmt: skip
 # The parts of a call's time that are known when it returns; others, when its result is used.
 KNOWN_AT_ONCE = (
     "constant", "frozen", "copied", "prefix", "unwritten", "mostly_zero", "nonzero", "indexed",
-    "fft", "low_rank_used", "gathered_used",
+    "fft", "low_rank_used", "gathered_used", "factored", "alike",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -62,7 +62,8 @@ class LineCalls:
     ``joined``: the most parameters that one call joined; ``into``: the row that this one was added
     to;
     ``contraction``: what it spread and summed, "" for nothing; ``fft_length``: of an awkward
-    Fourier transform; ``samples_at``: where samples were chosen of what the line computed for all.
+    Fourier transform; ``matrices``: the most equal ones of one call; ``samples_at``: where samples
+    were chosen of what the line computed for all.
     ``names``: calls that the line
     itself made; for calls made by a library's function (an optimizer's step, a module's forward, a
     Trainer), one per name for each call of the function. ``backward``: ns of backward for its calls
@@ -70,7 +71,7 @@ class LineCalls:
 
     __slots__ = (*SUMS, "backward", "conversions", "names", "turns", "repeated", "weighted",
                  "singly", "loop", "shared", "joined", "into", "contraction", "fft_length",
-                 "samples_at")  # fmt: skip
+                 "matrices", "samples_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.calls = self.grad_calls = self.constructions = self.elapsed = 0
@@ -79,7 +80,8 @@ class LineCalls:
         self.mostly_zero = self.nonzero = self.unwritten = self.copied = 0
         self.low_rank = self.low_rank_used = self.moved_again = self.moved_bytes = 0
         self.work = self.fft = self.fft_length = self.gathered = self.gathered_used = 0
-        self.separate = self.penalty = self.indexed = 0
+        self.separate = self.penalty = self.indexed = self.factored = self.multiplied_out = 0
+        self.alike = self.matrices = 0
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated = self.weighted = self.singly = self.joined = 0
@@ -106,6 +108,7 @@ class LineCalls:
         self.singly += other.singly
         self.joined = max(self.joined, other.joined)
         self.fft_length = max(self.fft_length, other.fft_length)
+        self.matrices = max(self.matrices, other.matrices)
         self.loop = more(self.loop, other.loop)
         self.shared = more(self.shared, other.shared)
         self.contraction = self.contraction or other.contraction
@@ -128,6 +131,7 @@ class LineCalls:
             "joined": self.joined,
             "samples_at": self.samples_at,
             "fft_length": self.fft_length,
+            "matrices": self.matrices,
             "contraction": self.contraction,
             "backward": {name: self.backward[name] for name in ("elapsed", *KNOWN_AT_ONCE)}
             if self.backward

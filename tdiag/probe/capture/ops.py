@@ -24,6 +24,8 @@ from .constants import Constants
 from .contractions import Contractions
 from .copied_rows import RowCopies
 from .cost_on_device import device_ns
+from .equal_matrices import EqualMatrices
+from .factored import FactoredAgain
 from .flow import MOVES, Flow
 from .frozen_weights import FrozenWeights, flat
 from .gathered import GatheredWeights
@@ -109,6 +111,7 @@ class OpsCapture(Capture):
         self.prefixes, self.never_used = Prefixes(), UnusedResults(alone=ranks()[1] == 1)
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
         self.gathered, self.penalties = GatheredWeights(), Penalties()
+        self.factored, self.equal = FactoredAgain(), EqualMatrices()
         self.gradients = SeparateGradients()
         self.backward = BackwardTimes()
         self.constants = self.inspection.constants or Constants(self.probe)
@@ -222,12 +225,16 @@ class OpsCapture(Capture):
             self.lines.repeated(line, at, name, args, kwargs, result)
             self.thrown_away.seen(name, args, kwargs, result, at, line, spent)
             self.prefixes.seen(name, args, result, line, spent)
+            copied = line.copied
             self.copies.seen(name, args, kwargs, result, at, line, spent)
+            if line.copied == copied:
+                self.equal.seen(name, result, at, line, spent)
             self.zeros.seen(name, args, kwargs, result, line, spent)
             self.low_rank.seen(name, args, kwargs, result, line, spent)
             self.gathered.seen(name, args, kwargs, result, at, line, spent)
             line.indexed += spent * by_brackets(name, args)
             self.penalties.seen(name, args, kwargs, result, line, spent)
+            self.factored.seen(name, args, kwargs, result, line, spent)
             if length := awkward_length(name, args, kwargs, result, spent):
                 line.fft += spent
                 line.fft_length = max(line.fft_length, length)

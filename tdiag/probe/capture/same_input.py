@@ -55,13 +55,15 @@ _PHASES = {
 
 
 class _LineToFunction:
-    """Of one line to one function, ns. ``inputs``: those that came again; ``size``: of the largest
+    """Of one line to one function, ns. ``inputs``: those that came again; ``answers``: their
+    results, each with how much it says (:func:`..contents.of_result`); ``size``: of the largest
     result, bytes."""
 
-    __slots__ = ("again", "again_ns", "calls", "inputs", "ns", "phase", "size")
+    __slots__ = ("again", "again_ns", "answers", "calls", "inputs", "ns", "phase", "size")
 
     def __init__(self, phase: str) -> None:
         self.calls = self.again = self.ns = self.again_ns = self.size = 0
+        self.answers: set[tuple[Any, float]] = set()
         self.phase = phase
         self.inputs: set[Any] = set()
 
@@ -73,7 +75,7 @@ class _OpenCall:
 
     def __init__(self, frame: FrameType, arguments: Any, key: Any, calls: _LineToFunction) -> None:
         self.frame, self.arguments, self.key, self.calls = frame, arguments, key, calls
-        self.again: list[tuple[_LineToFunction, Any, int]] = []
+        self.again: list[tuple[_LineToFunction, Any, int, tuple[Any, float]]] = []
         self.own = self.began = 0
 
 
@@ -140,16 +142,17 @@ class InputWatch:
         if took >= SHORT_NS and (found := of_result(result)) is not None:
             unchanged = (code, *of_arguments(made.arguments, self.alive)) == made.key
             if unchanged and self.results.get(made.key) == found:
-                again = [(calls, made.key, took)]
+                again = [(calls, made.key, took, found)]
                 calls.size = max(calls.size, size_of(result))
             self.results[made.key] = found if unchanged else None
         if self.open:
             self.open[-1].again += again
         else:
-            for repeated, key, ns in again:
+            for repeated, key, ns, answer in again:
                 repeated.again += 1
                 repeated.again_ns += ns
                 repeated.inputs.add(key)
+                repeated.answers.add(answer)
         self.own += now_ns() - now
 
     @property
@@ -173,7 +176,8 @@ class InputWatch:
 
     def described(self) -> list[list[Any]]:
         """The field `lines` of the record, most time first."""
-        seen = [(place, calls) for place, calls in self.calls.items() if calls.again]
+        known = ((place, calls) for place, calls in self.calls.items() if calls.again)
+        seen = [row for row in known if sum(told for _, told in row[1].answers) >= 1]
         seen.sort(key=lambda row: -row[1].again_ns)
         return [
             [
