@@ -35,6 +35,7 @@ from tdiag.probe.wire import (
 )
 
 LONG_S = 0.0002  # longer than what is not compared
+NO_GRAD = -FORWARD_BEGIN  # of a pass without gradients
 WAVE, OTHER = np.arange(1000.0), np.ones(1000)
 
 
@@ -59,7 +60,7 @@ class Rows(dict[str, list[int]]):
 def watch(body: Callable[[], object], *marks: int) -> Rows:
     probe = Bare()
     for code in marks:
-        probe.marks.put((code, 1, TRAINING_MODE | GRAD_ON if code == FORWARD_BEGIN else 0))
+        probe.marks.put((abs(code), 1, TRAINING_MODE | GRAD_ON if code == FORWARD_BEGIN else 0))
     seen, rows = InputWatch(cast(Probe, probe)), Rows()
     before = sys.getprofile()
     sys.setprofile(seen.event)
@@ -105,6 +106,12 @@ def test_the_outer_one_if_both_repeat_themselves() -> None:
         ((NEXT_BEGIN, NEXT_END, GC_BEGIN, GC_END), "prepare"),
         ((OPTIMIZER_END, EVAL_END, NEXT_BEGIN, NEXT_END), "evaluation"),
         ((OPTIMIZER_END, EVAL_END, FORWARD_BEGIN, FORWARD_END, BACKWARD_BEGIN), "backward"),
+        (
+            (FORWARD_BEGIN, FORWARD_END, BACKWARD_BEGIN, OPTIMIZER_END, NO_GRAD, FORWARD_END),
+            "prepare",
+        ),  # an agent moves
+        ((FORWARD_BEGIN, FORWARD_END, NO_GRAD, FORWARD_END), "loss"),  # with a teacher
+        ((FORWARD_BEGIN,), "forward"),
     ],
 )
 def test_the_phase_is_that_of_the_last_mark(marks: tuple[int, ...], phase: str) -> None:

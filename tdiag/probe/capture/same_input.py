@@ -161,17 +161,27 @@ class InputWatch:
         return len(self.results) > MOST_CALLS or self.own > MOST_OWN_NS
 
     def _phase(self) -> str:
-        """By the last mark; the evaluation lasts until a model trains again."""
-        log, last = self.marks.log, -1
+        """By the last mark; the evaluation lasts until a model trains again. A pass without
+        gradients that has ended (an agent's action, a teacher) is in the phase around it."""
+        log, last, ended = self.marks.log, -1, False
         for at in range(len(log) - 3, -1, -3):
             code, mode = log[at], log[at + 2] & (TRAINING_MODE | GRAD_ON)
             if code in (GC_BEGIN, GC_END, ON_CPU):
                 continue
-            last = code if last < 0 else last
             if code == EVAL_END and last != NEXT_BEGIN:
                 return self.phase or "evaluation"
-            if code == FORWARD_BEGIN and mode == TRAINING_MODE | GRAD_ON:
-                break
+            if code == FORWARD_END and last < 0:
+                ended = True
+                continue
+            if code == FORWARD_BEGIN:
+                trains = mode == TRAINING_MODE | GRAD_ON
+                if last < 0 and (trains or not ended):
+                    last = FORWARD_END if ended else FORWARD_BEGIN
+                if trains:
+                    break
+                ended = False
+            elif last < 0:
+                last = code
         return self.phase or _PHASES.get(last, "prepare")
 
     def described(self) -> list[list[Any]]:
