@@ -81,6 +81,11 @@ def prepares(frame: str) -> bool:
     return any(one is not None and one.search(frame) for one in known)
 
 
+def follows(name: str) -> bool:
+    """Whether a framework calls the user's function of this name after each step."""
+    return any(name in framework.follows for framework in FRAMEWORKS)
+
+
 def _value(fix: Fix) -> str:
     """The number that the fix sets: that of its intervention, else the last of its action, else
     the first that its text sets."""

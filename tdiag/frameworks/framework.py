@@ -25,7 +25,7 @@ class Framework:
     that the fix sets; no final stop. ``logging``: its parts that write logs. ``evaluates``: matches
     ``path/to/file.py:function`` of what runs its evaluation, metrics included; ``collects``: of
     what collects the outputs of all its batches; ``prepares``: of what asks the user's code for the
-    training data."""
+    training data. ``follows``: the names of the user's functions that it calls after each step."""
 
     package: str
     name: str
@@ -34,3 +34,4 @@ class Framework:
     evaluates: re.Pattern[str] | None = None
     collects: re.Pattern[str] | None = None
     prepares: re.Pattern[str] | None = None
+    follows: frozenset[str] = frozenset()

@@ -50,6 +50,7 @@ LIGHTNING = Framework(
     prepares=re.compile(
         r"(lightning/pytorch|pytorch_lightning)/loops/fit_loop\.py:(_FitLoop\.)?setup_data$"
     ),
+    follows=frozenset({"on_train_batch_end"}),
     logging=(
         LoggingPart(
             "the progress bar",

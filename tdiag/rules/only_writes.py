@@ -20,7 +20,9 @@ _LOGS = ("log", "log_dict", "log_metrics", "log_metric", "log_scalar")
 _CONVERTS = {
     "item", "tolist", "numpy", "cpu", "detach", "float", "int", "str", "round", "format", "join",
     "mean", "sum", "sqrt", "min", "max", "abs", "len", "list", "tuple", "dict", "zip", "sorted",
-    "items", "values", "keys", "dumps", "encode", "stack", "array", "concatenate",
+    "items", "values", "keys", "dumps", "encode", "stack", "array", "concatenate", "argmax",
+    "argmin", "idxmax", "idxmin", "median", "std", "var", "quantile", "norm", "any", "all", "count",
+    "unique", "nunique", "head", "tail", "nlargest", "nsmallest", "to_dict", "to_numpy", "describe",
 }  # fmt: skip
 _MAKE_CONTAINERS = {
     "dict", "list", "set", "defaultdict", "OrderedDict", "Counter", "deque", "copy", "clone",

@@ -44,6 +44,7 @@ CODE = "TD201"
 NAME = "loader-short-of-workers"
 CLASS = "cpu"
 AFTER = {
+    "TD230": "more workers would each make all samples",
     "TD229": "the work may be cheap enough without repetitions",
     "TD306": "data that stays on the device needs no workers",
     "TD217": "more workers start more pools of threads",

@@ -52,6 +52,7 @@ NAME = "preprocessing-saturates-cores"
 CLASS = "cpu"
 UNTRIED = "the results must be stored first; `loader.cache` bounds the gain"
 AFTER = {
+    "TD230": "the workers may do each item once",
     "TD229": "the work may be cheap enough without repetitions",
     "TD217": "without pools of threads the same work needs fewer cores",
     "TD206": "a faster collate_fn needs no offline copy",

@@ -40,6 +40,7 @@ NAME = "one-line-dominates-fetch"
 CLASS = "cpu"
 UNTRIED = "what can replace the line is unknown; `ceiling.data` bounds the gain"
 AFTER = {
+    "TD230": "the line may run once for each item",
     "TD229": "what is kept need not be cheap",
     "TD102": "reading only what is used may make the line cheap",
     "TD207": "tensors from arrays instead of lists may make the line cheap",

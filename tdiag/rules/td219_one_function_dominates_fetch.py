@@ -72,6 +72,7 @@ NAME = "one-function-dominates-fetch"
 CLASS = "cpu"
 UNTRIED = "what can replace the function is unknown; `--freeze` of it bounds the gain"
 AFTER = {
+    "TD230": "the function may run once for each item",
     "TD229": "what is kept need not be cheap",
     "TD102": "reading only what is used may make the function cheap",
     "TD201": "workers run the function while the training computes",

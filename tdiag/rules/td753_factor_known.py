@@ -76,7 +76,7 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
             surely.ns + surely.least_backward_ns,
             at_most.ns + at_most.most_backward_ns,
             "low end: the factorisations; high end: all torch calls of their lines, and the"
-            f" products. Either with its backward ({surely.share.at_most}).",
+            f" products; with {surely.share.at_most}.",
             at_most.phases,
         ),
         at=line.at,

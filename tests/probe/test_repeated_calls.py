@@ -151,3 +151,32 @@ for step in range(100_000):
 def test_an_agent_gets_one_state_at_a_time_though_it_trains_on_a_batch(tmp_path: Path) -> None:
     (layer,) = at_line(tmp_path, ACTING, 8)
     assert (layer.turns, layer.repeated, layer.one_row) == (21, 1, True)
+
+
+ROLLED_OUT = """
+import torch
+class Rates(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+    def forward(self, state):
+        return self.layer(state)
+rates = Rates()
+optimizer = torch.optim.SGD(rates.parameters(), lr=0.01)
+def path(state):
+    for _ in range(20):
+        state = state + 0.1 * rates(state)
+    return state
+for step in range(100_000):
+    with torch.no_grad():
+        path(torch.randn(4, 8))
+    loss = path(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_an_evaluation_before_the_step_is_no_series_of_the_training(tmp_path: Path) -> None:
+    (layer,) = at_line(tmp_path, ROLLED_OUT, 8)
+    assert (layer.repeated, layer.series) == (20, 1)

@@ -209,3 +209,45 @@ def test_scores_of_which_a_few_are_gathered_or_rows_chosen(
     tmp_path: Path, used: str, least: float, most: float
 ) -> None:
     check_share(tmp_path, ITEMS.format(used=used), 10, lambda x: x.thrown_away_ns, least, most)
+
+
+HEADS = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        head = lambda: nn.Sequential(nn.Linear(256, 512), nn.LayerNorm(512), nn.Linear(512, 64))
+        self.heads = nn.ModuleList(head() for _ in range(6))
+        self.trunk = nn.Linear(64, 256)
+    def forward(self, x, kind):
+        x = self.trunk(x)
+        made = torch.stack([head(x) for head in self.heads], 1)  # HERE
+        return {used}
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(100_000):
+    loss = net(torch.randn(512, 64), torch.randint(0, 6, (512,))).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "least", "most"),
+    [
+        ("made[torch.arange(len(x)), kind]", 0.5, 1.0),
+        ("made.gather(1, kind[:, None, None].expand(-1, 1, 64))", 0.5, 1.0),
+        ("made.relu()[torch.arange(len(x)), kind]", 0.5, 1.0),
+        ("made[:, 0]", 0.0, 0.0),  # of a slice it is not known whose rows it takes
+        ("made.mean(1)", 0.0, 0.0),
+        ("made[:, torch.arange(6)]", 0.0, 0.0),
+    ],
+)
+def test_heads_of_which_each_sample_takes_one(
+    used: str, least: float, most: float, tmp_path: Path
+) -> None:
+    here = next(n for n, line in enumerate(HEADS.splitlines(), 1) if "# HERE" in line)
+    script = HEADS.format(used=used)
+    check_share(tmp_path, script, here, lambda x: x.thrown_away_ns, least, most)

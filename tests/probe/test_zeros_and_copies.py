@@ -112,20 +112,28 @@ def test_copies_of_rows(copied: str, made: str, copies: int, tmp_path: Path) -> 
     assert {(x.at.line, x.copies) for x in ops.copied if x.at} == {(COPIED, copies)}
 
 
+def test_rows_that_were_picked_elsewhere_are_not_where_others_were_copied(tmp_path: Path) -> None:
+    """As many as there are samples."""
+    picks = "ids = torch.randint(0, 4000, (512,)); x[torch.randint(0, 50, (100,))].sum()"
+    script = SCRIPT.replace("ids = torch.randint(0, 4000, (512,))", picks)
+    ops = counted_of(tmp_path, script.format(made=BODY, copied="x = x[:, None].expand(-1, 8, -1)"))
+    assert {(x.at.line, x.copies) for x in ops.copied if x.at} == {(COPIED, 8)}
+
+
 WAVES = "(x.sin() * x.cos()).mean() * self.table[0]"
 # Equal samples, and copies of something else, once for each of them.
 EQUAL = "x = torch.stack([torch.arange(256.0)] * 1600); x[:, None, :4].expand(-1, 8, -1)"
-IN_ROWS = "x = x[:, None].expand(-1, 16, -1).reshape(100, 16 * 256)"
+IN_ROWS = "x = x[:, None].expand(-1, 64, -1).reshape(100, 64 * 256)"  # a call takes over 100 µs
 
 
 @pytest.mark.parametrize(
     ("copied", "copies"),
     [
-        (IN_ROWS, 16),  # each row holds its numbers 16 times
-        ("x = x.repeat(16, 1)", 16),
-        ("x = torch.arange(256.0).expand(1600, -1)", 1600),
+        (IN_ROWS, 64),  # each row holds its numbers 64 times
+        ("x = x.repeat(64, 1)", 64),
+        ("x = torch.arange(256.0).expand(6400, -1)", 6400),
         ("x = torch.randn(1600, 256)", 0),
-        (f"{IN_ROWS} + torch.randn(16 * 256)", 0),
+        (f"{IN_ROWS} + torch.randn(64 * 256)", 0),
         ("x = torch.ones(1600, 256)", 0),  # alike without copies
         (EQUAL, 0),
         ("x = F.interpolate(torch.randn(1, 1, 800, 128), scale_factor=2)[0, 0]", 0),  # as data may

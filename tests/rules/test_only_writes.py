@@ -90,6 +90,7 @@ def test_an_unknown_source_tells_nothing(tmp_path: Path) -> None:
         ("acc, f1 = hits(x)  # HERE\nbar.set_postfix(acc=acc, f1=f1)", True),
         ("acc = hits(x)  # HERE\ntext = f'{acc:.3f}'\nif step % 9 == 0:\n    print(text)", True),
         ("acc = hits(x)  # HERE\nmean = acc.mean().item()\nprint(mean)", True),
+        ("ranked = hits(x)  # HERE\nworst = ranked.idxmax()\nprint(worst)", True),
         ("text = json.dumps(hits(x))  # HERE\npath.write_text(text)", True),
         ("text = json.dumps(hits(x))  # HERE\nserver.send(text)", False),  # a message
         ("losses = hits(x)  # HERE\nmade = surgery.backward(losses)\nprint(made)", False),

@@ -15,7 +15,8 @@ ROWS = [(tip, words, codes.split()) for tip, words, _, codes in ROW.findall(PAGE
 # What none of the articles speaks of; the rest of the catalogue is theirs.
 OURS = {
     "TD105", "TD106", "TD213", "TD214", "TD216", "TD217", "TD218", "TD219", "TD220", "TD221",
-    "TD222", "TD223", "TD224", "TD225", "TD226", "TD227", "TD228", "TD229", "TD306", "TD307",
+    "TD222", "TD223", "TD224", "TD225", "TD226", "TD227", "TD228", "TD229", "TD230", "TD306",
+    "TD307",
     "TD603", "TD604", "TD608", "TD609", "TD610", "TD611", "TD612", "TD613", "TD614", "TD615",
     "TD622", "TD623", "TD701", "TD707", "TD708", "TD709", "TD710", "TD711", "TD712", "TD713",
     "TD714", "TD715", "TD716", "TD717", "TD718", "TD719", "TD720", "TD721", "TD722", "TD723",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tdiag.evidence.sampled import WRITERS
-from tdiag.frameworks import collects, evaluates, is_framework, logging_part, prepares
+from tdiag.frameworks import collects, evaluates, follows, is_framework, logging_part, prepares
 from tdiag.probe.wire import COMPREHENSIONS, SAVES, is_user_file
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
@@ -97,7 +97,8 @@ def package_of(file: str) -> str:
 def phase_shown(stack: Sequence[SampledFrame]) -> str:
     """The key of Phases that the innermost frame with a phase shows. A closure within
     ``optimizer.step``, of a framework or of the user, does not count as the update. What a
-    framework calls to get its data prepares."""
+    framework calls to get its data prepares; the user's function that it calls after a step comes
+    after it."""
     called = False
     for frame in reversed(stack):
         phase = frame.phase()
@@ -105,7 +106,14 @@ def phase_shown(stack: Sequence[SampledFrame]) -> str:
             return "" if called and phase == "optimizer" else phase
         file = frame.file or ""
         called = called or is_user_file(file) or is_framework(package_of(file))
-    return "prepare" if any(map(SampledFrame.prepares, stack)) else ""
+    if any(map(SampledFrame.prepares, stack)):
+        return "prepare"
+    return "after_step" if any(map(_follows, stack[1:], stack)) else ""
+
+
+def _follows(frame: SampledFrame, caller: SampledFrame) -> bool:
+    named = is_user_file(frame.file or "") and follows(frame.name.rpartition(".")[2])
+    return named and is_framework(package_of(caller.file or ""))
 
 
 def runs_framework(called: Sequence[SampledFrame]) -> bool:

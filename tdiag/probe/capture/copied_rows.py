@@ -161,7 +161,7 @@ def _copies(value: torch.Tensor, name: str, origins: dict[int, Any]) -> tuple[in
     """
     spread = math.prod(n for n, step in zip(value.shape, value.stride(), strict=True) if not step)
     if spread > 1:
-        counts = (len(value), _rows(value), value.shape[1])
+        counts = _numbers_of_copies(value)  # as where it was expanded
         return spread, next((origins[n] for n in counts if n in origins), None)
     kinds = [value.flatten(1)]
     if name not in CONVOLUTIONS and value.dim() == 3:

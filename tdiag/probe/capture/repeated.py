@@ -53,12 +53,14 @@ class Repeats:
 class OfWeight:
     """The calls with one weight. ``bit``: its own in sets of weights. ``recorded``: those that
     record gradients; ``one_row``: the last one got one sample. ``begun``: those that need no
-    earlier one's result; ``doubt``: whether others may not need it either."""
+    earlier one's result, ``recorded_begun``: of these, those that record gradients; ``doubt``:
+    whether others may not need it either."""
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
         self.calls, self.begun = Repeats(), Repeats()
-        self.recorded, self.one_row, self.doubt = 0, True, False
+        self.recorded, self.recorded_begun = 0, 0
+        self.one_row, self.doubt = True, False
 
     @property
     def size(self) -> int:
@@ -71,8 +73,10 @@ class OfWeight:
 
     @property
     def series(self) -> int:
-        """0 = unknown."""
-        return 0 if self.doubt else self.begun.calls
+        """0 = unknown. An evaluation before the same backward has series of its own."""
+        if self.doubt:
+            return 0
+        return self.recorded_begun if self.recorded else self.begun.calls
 
     def forget(self) -> None:
         self.calls.frames = self.begun.frames = []
@@ -172,6 +176,7 @@ class RepeatedCalls:
         known.calls.add(frames)
         if not sources & known.bit:
             known.begun.add(frames)
+            known.recorded_begun += torch.is_grad_enabled()
             known.doubt = known.doubt or bool(sources & IN_DOUBT)
         if torch.is_grad_enabled():
             known.recorded += 1

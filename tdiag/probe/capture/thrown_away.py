@@ -2,13 +2,14 @@
 where the loss ignores most.
 
 The results of products and convolutions are followed through views, through what works on each
-element, and through what makes a row of each row (a softmax, a sum over the last dimension, a
-probability that is gathered), up to the calls that take them. A slice or an index takes its part,
-the same index once; a diagonal its numbers, and so does a gather of scores that no softmax has
-made depend on their whole row; a cross entropy takes the rows that it does not ignore; a choice by
-rows (`torch.where`) takes those it chooses; a product with a column of mostly zeros (a gate, a
-mask) takes the rows that it leaves; any other call takes everything, but for a branch on a truth
-value: a check of all rows. A linear layer takes of its input the rows that are taken of its result.
+element, through what makes a row of each row (a softmax, a sum over the last dimension, a
+probability that is gathered), and through what joins several, up to the calls that take them. A
+slice or an index takes its part, the same index once; a diagonal its numbers, and so does a gather
+of scores that no softmax has made depend on their whole row; a cross entropy takes the rows that it
+does not ignore; a choice by rows (`torch.where`) takes those it chooses; a product with a column of
+mostly zeros (a gate, a mask) takes the rows that it leaves; any other call takes everything, but
+for a branch on a truth value: a check of all rows. A linear layer takes of its input the rows that
+are taken of its result.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ ELEMENTWISE = {
 }  # fmt: skip
 # Over the last dimension they make a row, or one number, of each row.
 ROWS = {"softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "all", "any", "gather"}
-MIXES = {"softmax", "log_softmax"}  # of which each number depends on its whole row
+NORMS = {"layer_norm", "rms_norm"}
+MIXES = {"softmax", "log_softmax"} | NORMS  # of which each number depends on its whole row
+JOINS = {"stack", "cat", "concat", "concatenate"}
 GATHERS = {"gather", "take_along_dim"}  # which take single numbers of rows
 CHECKS = {"all", "any", "_is_all_true"}  # of truth values
 PICKS = {
@@ -116,10 +119,12 @@ class Product:
 
 class Rows(NamedTuple):
     """How a tensor follows from a product: how many of its last dimensions make a row of the
-    product's (1 or 0), and whether each number depends on its whole row."""
+    product's (1 or 0), whether each number depends on its whole row, and whether the tensor also
+    holds rows of others: an index takes as many of each, a slice may take one's alone."""
 
     width: int
     mixed: bool = False
+    joined: bool = False
 
 
 class ThrownAway:
@@ -147,7 +152,7 @@ class ThrownAway:
                 continue
             left = _left_by(given, value) if name in MULTIPLIES else 1.0
             chosen = _chosen_by(args, kwargs, value) if name == "where" else None
-            for made, (width, mixed) in known.items():
+            for made, (width, mixed, joined) in known.items():
                 onto = None
                 if mixed or name not in GATHERS:
                     onto = _made_of(value, width, name, args, kwargs, results)
@@ -160,7 +165,8 @@ class ThrownAway:
                     else:  # too short to be one itself
                         passed.append((results[0], Rows(width), made))
                 elif onto is not None:
-                    passed.append((onto[0], Rows(onto[1], mixed or name in MIXES), made))
+                    rows_of = Rows(onto[1], mixed or name in MIXES, joined or name in JOINS)
+                    passed.append((onto[0], rows_of, made))
                 elif chosen is not None:
                     made.take(chosen[0])
                     if chosen[1]:
@@ -169,9 +175,11 @@ class ThrownAway:
                     rows = not width or results[0].shape[-1:] == value.shape[-1:]
                     rows = rows and name not in DIAGONALS
                     share = results[0].numel() / max(1, value.numel())
-                    if name in GATHERS and width:
+                    if name in GATHERS and width and not _of_rows(value, args, kwargs):
                         share = min(1.0, share * GATHERED_COSTS)
                     index = next((x for x in given if x is not value and x.dtype in INDICES), None)
+                    if joined and index is None:
+                        share = 1.0
                     made.take(share, rows, index)
                     if index is not None and results[0].shape[1:] == value.shape[1:]:
                         made.samples_at = at
@@ -234,13 +242,27 @@ def _made_of(
             return made, 0 if dropped else width
         spread = value.shape[-1:] == (1,) and made.shape[:-1] == value.shape[:-1]
         return (made, 1) if spread else None
+    if name in JOINS:
+        beside = made.shape[:-1] == value.shape[:-1]  # wider rows
+        return (made, width) if beside or made.shape[-1:] == value.shape[-1:] else None
     dims = kwargs.get("dim", args[1] if len(args) > 1 else None)
     over = dims[0] if isinstance(dims, (list, tuple)) and len(dims) == 1 else dims
+    if name in NORMS:
+        shape = kwargs.get("normalized_shape", dims)
+        return (made, width) if tuple(shape) == value.shape[-1:] else None
     if name not in ROWS or not width or type(over) is not int or over not in (-1, last):
         return None
     if made.shape == value.shape[:-1]:
         return made, 0
     return (made, width) if made.shape[:-1] == value.shape[:-1] else None
+
+
+def _of_rows(value: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a gather takes whole rows: not along the last dimension, and all numbers of each."""
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    index = kwargs.get("index", args[2] if len(args) > 2 else None)
+    along = type(dim) is int and dim % value.dim() != value.dim() - 1
+    return along and isinstance(index, torch.Tensor) and index.shape[-1:] == value.shape[-1:]
 
 
 def _left_by(given: list[Any], value: Any) -> float:
