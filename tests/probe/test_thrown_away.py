@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+
+from tdiag.probe.capture.lines import LineCalls
+from tdiag.probe.capture.operands import LONG_NS
+from tdiag.probe.capture.thrown_away import ThrownAway
 
 from .counted import at_line, check_share
 
@@ -251,3 +256,24 @@ def test_heads_of_which_each_sample_takes_one(
     here = next(n for n, line in enumerate(HEADS.splitlines(), 1) if "# HERE" in line)
     script = HEADS.format(used=used)
     check_share(tmp_path, script, here, lambda x: x.thrown_away_ns, least, most)
+
+
+def test_a_long_recurrence_is_followed_in_no_time() -> None:
+    """Each step joins the state with an input: there are as many ways to the last step as subsets
+    of the steps between."""
+    watch, line = ThrownAway(), LineCalls()
+    state, given, weight = (
+        torch.zeros(4, 8),
+        torch.zeros(4, 8),
+        torch.nn.Parameter(torch.ones(8, 16)),
+    )
+    for _ in range(300):
+        joined = torch.cat([state, given], -1)
+        watch.seen("cat", ([state, given], -1), {}, joined, None, line, LONG_NS)
+        made = torch.nn.functional.linear(joined, weight)
+        watch.seen("linear", (joined, weight), {}, made, None, line, LONG_NS)
+        moved = state + made
+        watch.seen("__add__", (state, made), {}, moved, None, line, LONG_NS)
+        state = moved
+    watch.settle()
+    assert line.thrown_away == 0

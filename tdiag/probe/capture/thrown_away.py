@@ -56,14 +56,16 @@ MULTIPLIES = {"mul", "__mul__", "__rmul__"}
 # 218 with backward, for 18 to 30,000 rows of weights of 64 to 512 numbers (torch 2.13, two cores).
 GATHERED_COSTS = 128
 MOST_KEPT = 0.5  # half may be one of two parts
+MOST_PRODUCTS = 64  # that a tensor is followed from
 
 
 class Product:
     """Its result, with what was made of it row by row. ``spent``: the calls' lines and ns.
     ``operand``: id of the parameter; without one, the result's shape; ``recorded``: with gradients.
     ``taken``: the share that was taken; None if nothing took it, as far as was seen; ``indexed``:
-    by index tensor, which takes the same rows again. ``rows``: always whole rows. ``layers``: that
-    took rows. ``samples_at``: the line that took some samples of the batch.
+    by index tensor, which takes the same rows again. ``rows``: always whole rows. ``layers``: made
+    later, that took rows. ``samples_at``: the line that took some samples of the batch. ``kept``:
+    what was taken, also by way of layers, at most 1.
     """
 
     def __init__(self, line: LineCalls, took: int, operand: Any, recorded: bool) -> None:
@@ -73,6 +75,7 @@ class Product:
         self.rows = True
         self.layers: list[Product] = []
         self.samples_at: Any = None
+        self.kept: float | None = None
 
     def take(self, share: float, rows: bool = True, index: Any = None) -> None:
         if index is not None:
@@ -82,15 +85,16 @@ class Product:
             self.taken = (self.taken or 0.0) + share
         self.rows = self.rows and rows
 
-    @property
-    def kept(self) -> float | None:
-        """What was taken, also by way of layers; at most 1."""
+    def follow(self) -> None:
+        """All that took its result has been seen, and its layers have been followed: there may be
+        many ways to a layer, which are not gone one by one."""
         known = [] if self.taken is None else [self.taken]
         known += [share for _, share in self.indexed.values()]
         for layer in self.layers:
             share = layer.kept if layer.rows else 1.0
             known.append(1.0 if share is None else share)
-        return min(1.0, sum(known)) if known else None
+            self.samples_at = self.samples_at or layer.samples_at
+        self.kept = min(1.0, sum(known)) if known else None
 
     @property
     def layer(self) -> tuple[int, Any, bool]:
@@ -109,12 +113,7 @@ class Product:
         for line, took in self.spent:
             line.final.thrown_away += round((1 - kept) * took)
             if samples:
-                line.final.samples_at = line.final.samples_at or self._samples_at()
-
-    def _samples_at(self) -> Any:
-        """Also by way of layers."""
-        places = (layer._samples_at() for layer in self.layers)
-        return self.samples_at or next(filter(None, places), None)
+                line.final.samples_at = line.final.samples_at or self.samples_at
 
 
 class Rows(NamedTuple):
@@ -148,6 +147,10 @@ class ThrownAway:
             known = self.tensors.get(value)
             if not known or not (results or name in BRANCHES):
                 continue  # its shape was asked for
+            if len(known) > MOST_PRODUCTS:  # the state of a long recurrence
+                for made in known:
+                    made.take(1.0)
+                continue
             if not results and value.dtype is torch.bool:
                 continue
             left = _left_by(given, value) if name in MULTIPLIES else 1.0
@@ -203,6 +206,8 @@ class ThrownAway:
     def settle(self) -> None:
         """The window ends. A metric may still take the last step's results, so a layer of which any
         result was used wastes none."""
+        for made in reversed(self.made):
+            made.follow()
         used = {made.layer for made in self.made if not made.wasted}
         lost = [made for made in self.made if made.layer not in used]
         # Where the chosen samples need most of what a model computes (of a graph), its
