@@ -15,7 +15,8 @@ Ask first, then work: `if i % world != rank: continue` as the first statement of
 
 ## How the gain is computed
 The share of the fetches in these lines × the other workers' share, n − 1 of n. Low end: half of
-that, because the work on a worker's own items may differ.
+that, because the work on a worker's own items may differ. If no core is left, the step gets faster
+by the time on a core that is spared ÷ the cores.
 
 ## When this advice is wrong
 If the work decides whose item it is: a key that has to be parsed first.
@@ -34,7 +35,7 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.rules.base import DATA_WAIT, Found, Gain, count, frac, where
+from tdiag.rules.base import COMPUTE, DATA_WAIT, Found, Gain, count, frac, where
 from tdiag.rules.callers import inclusive_of_lines
 from tdiag.rules.examples import MS, budget, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
@@ -57,7 +58,7 @@ def check(
     phases: Phases | None,
     threads: Threads | None,
 ) -> Found | None:
-    fed = feed_of(budget, loaders, phases, share_of_rank(system, threads))
+    fed = feed_of(budget, loaders, phases, system := share_of_rank(system, threads))
     workers = fed.loader.num_workers if fed else 0
     if fed is None or workers < 2:
         return None
@@ -73,6 +74,8 @@ def check(
     at = max(dropped, key=lambda x: inclusive_of_lines({x.spot}, trees, workers=True))
     others = 1 - 1 / workers
     saved = fed.wall * share * others
+    busy = fed.out_of_cores(system)
+    spared = saved / system.cores_allowed if busy else 0.0
     return Found(
         summary=(
             f"Each of the {workers} workers makes all samples{where(at)} and then drops those of"
@@ -93,11 +96,10 @@ def check(
             "    yield featurize(line)",
         ),
         gain=Gain(
-            fed.gain_of_saving(saved * LOW_END_FRAC),
-            fed.gain_of_saving(saved),
+            max(fed.gain_of_saving(saved * LOW_END_FRAC), spared * LOW_END_FRAC),
+            max(fed.gain_of_saving(saved), spared),
             f"high end: each item is worked on by one of {workers} workers; low end: half of that.",
-            DATA_WAIT,
-            fetches=True,
+            (*DATA_WAIT, *COMPUTE) if busy else DATA_WAIT,
         ),
         at=at,
     )
