@@ -32,9 +32,9 @@ def of_arguments(values: Iterable[Any], alive: dict[int, Any]) -> tuple[Any, ...
 
 def of_result(value: Any) -> tuple[Any, float] | None:
     """The content, and how much it says: 1 if it is no answer that many questions have, less for a
-    short list or text. None for a number alone, or if a part of it cannot be read or has
+    short list or text. None for a number alone or nothing, or if a part of it cannot be read or has
     gradients."""
-    if isinstance(value, NUMBERS):
+    if value is None or isinstance(value, NUMBERS):
         return None
     reader = _ContentReader(None)
     try:

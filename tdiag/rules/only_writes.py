@@ -9,7 +9,14 @@ from typing import TypeAlias, TypeGuard
 
 from tdiag.evidence.sampled import WRITES
 from tdiag.model.place import Place
-from tdiag.rules.syntax import function_at, innermost, name_of, tree_of
+from tdiag.rules.syntax import (
+    function_at,
+    innermost,
+    name_of,
+    nodes_of,
+    statements_of,
+    tree_of,
+)
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -95,7 +102,7 @@ def _is_written(statement: ast.AST, tree: ast.Module, text: str, seen: set[str])
     if len(set_here) < len(names) or set_here & seen:
         return False
     scope = innermost(tree, _FUNCTIONS, statement.lineno) or tree
-    uses = [x for x in _statements(scope) if x is not statement and set_here & set(_read(x))]
+    uses = [x for x in statements_of(scope) if x is not statement and set_here & set(_read(x))]
     return _all_written(uses, tree, text, seen | set_here)
 
 
@@ -109,7 +116,7 @@ def _is_written_later(call: ast.Call, tree: ast.Module, text: str, seen: set[str
         x
         for x in ast.walk(tree)
         if isinstance(x, ast.stmt)
-        and name in {f".{y.attr}" for y in _nodes(x, whole=False) if _loads(y)}
+        and name in {f".{y.attr}" for y in nodes_of(x, whole=False) if _loads(y)}
         and not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Call) and _filled(x.value))
     ]
     return _all_written(uses, tree, text, _elsewhere(seen) | {name})
@@ -174,7 +181,7 @@ def _all_written(
 
 def _own_calls(statement: ast.stmt) -> set[str]:
     """The names of the functions and methods that the statement itself calls."""
-    return {name_of(x) for x in _nodes(statement, whole=False) if isinstance(x, ast.Call)}
+    return {name_of(x) for x in nodes_of(statement, whole=False) if isinstance(x, ast.Call)}
 
 
 def _writes(call: ast.Call, tree: ast.Module, text: str) -> bool:
@@ -187,37 +194,19 @@ def _writes(call: ast.Call, tree: ast.Module, text: str) -> bool:
     return bool(called) and all(_only_writes(x, text) for x in called)
 
 
-def _statements(scope: ast.AST) -> Iterator[ast.stmt]:
-    """All statements below, without those of functions and classes defined there."""
-    for node in ast.iter_child_nodes(scope):
-        if isinstance(node, ast.stmt):
-            yield node
-        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
-            yield from _statements(node)
-
-
 def _read(statement: ast.stmt) -> Iterator[str]:
     """The variables that the statement reads itself; of a function defined there, all."""
     whole = isinstance(statement, (*_FUNCTIONS, ast.ClassDef))
-    for node in _nodes(statement, whole):
+    for node in nodes_of(statement, whole):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
 
 
 def _texts(statement: ast.stmt) -> Iterator[str]:
     """The string constants that the statement itself holds."""
-    for node in _nodes(statement, whole=False):
+    for node in nodes_of(statement, whole=False):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-
-
-def _nodes(statement: ast.stmt, whole: bool) -> Iterator[ast.AST]:
-    """The statement's nodes; ``whole``: with those of the statements within."""
-    level: list[ast.AST] = [statement]
-    while level:
-        node = level.pop()
-        yield node
-        level += [x for x in ast.iter_child_nodes(node) if whole or not isinstance(x, ast.stmt)]
 
 
 def _containers(nodes: list[ast.AST]) -> Iterator[str]:

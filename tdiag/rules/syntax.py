@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Iterator
 from functools import lru_cache
 
 from tdiag.model.place import Place
@@ -65,3 +66,21 @@ def innermost(
         if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     return max(around, key=lambda node: node.lineno, default=None)
+
+
+def statements_of(scope: ast.AST) -> Iterator[ast.stmt]:
+    """All statements below, without those of functions and classes defined there."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield from statements_of(node)
+
+
+def nodes_of(statement: ast.stmt, whole: bool) -> Iterator[ast.AST]:
+    """The statement's nodes; ``whole``: with those of the statements within."""
+    level: list[ast.AST] = [statement]
+    while level:
+        node = level.pop()
+        yield node
+        level += [x for x in ast.iter_child_nodes(node) if whole or not isinstance(x, ast.stmt)]

@@ -14,6 +14,7 @@ from tdiag.model.threshold import Threshold
 from tdiag.rules.base import where
 from tdiag.rules.loop_heads import loop_head
 from tdiag.rules.loops import SELECTING, conversions
+from tdiag.rules.recurrences import carried_state
 
 
 @dataclass(frozen=True)
@@ -116,15 +117,25 @@ MOST_WAYS = Threshold(
 def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
     """The fix for a loop of these lines: the vectorised form that fits their text and conversions.
 
-    Names the line that takes longest, or ``python``: a line that the loop calls.
+    Names the line that takes longest, or ``python``: a line that the loop calls. A loop that
+    carries a state is to be compiled instead.
     """
     worst = max(lines, key=lambda line: line.elapsed_ns)
     loop = f" that runs {python.function}{where(python)}" if python else where(worst.at)
     if not python and (head := loop_head(worst.at)) is not None:
         loop = f"{where(head)}, most of it in line {worst.at.line}"
     made = conversions(lines)
+    state = "" if python else carried_state(worst.at)
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
+    if state:
+        return Fix(
+            f"torch.compile the body of the loop{loop} ({', '.join(counts)} per step): each round"
+            f" needs {state} of the one before. Or compute more sequences at once.",
+            "review",
+            action="Compile the loop: its rounds need each other",
+            code="step = torch.compile(step)  # the body of the loop, as a function",
+        )
     ways = _ways(lines, set(made))
     texts = [way.text for way in ways[: int(MOST_WAYS)]]
     return Fix(

@@ -252,9 +252,17 @@ def test_what_contains_itself_has_an_end() -> None:
 
 
 def test_a_result_of_unknown_content_is_like_no_other_and_short_ones_say_little() -> None:
-    for value in (3, 0.5, object(), [object()], A.clone().requires_grad_(), {"a": B.to_sparse()}):
+    for value in (
+        None,
+        3,
+        0.5,
+        object(),
+        [object()],
+        A.clone().requires_grad_(),
+        {"a": B.to_sparse()},
+    ):
         assert of_result(value) is None
-    for value in (None, (3, True), "runs/last.pt", {"saved": "runs/last.pt"}, [1] * 7, []):
+    for value in ((3, True), "runs/last.pt", {"saved": "runs/last.pt"}, [1] * 7, []):
         found = of_result(value)
         assert found is not None and found[1] < 1
     for value in ("text" * 99, A, {"loss": 0.123, "step": 3}, [1] * 8, (A, {"b": 1}), WAVE):
@@ -284,6 +292,15 @@ def test_short_results_count_if_many_different_ones_came_again(
     function: Callable[..., object], numbers: range, seen: dict[str, list[int]]
 ) -> None:
     assert watch(lambda: [function(WAVE, n) for _ in range(2) for n in numbers]) == seen
+
+
+def touched(wave: Any) -> list[int]:
+    filtered(wave)
+    return [1]
+
+
+def test_a_result_that_says_little_hides_no_other() -> None:
+    assert watch(lambda: [touched(WAVE) for _ in range(4)]) == {"filtered": [4, 3, 1]}
 
 
 @pytest.mark.parametrize(("most", "steps"), [(0, 1), (MOST_CALLS, 3)])
