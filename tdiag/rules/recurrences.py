@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from tdiag.model.place import Place
+from tdiag.rules.loop_heads import loop_head
 from tdiag.rules.syntax import innermost, name_of, nodes_of, statements_of, tree_of
 
 _LOOPS = (ast.For, ast.While)
@@ -19,8 +20,10 @@ _REDUCING = (ast.Add, ast.Sub, ast.Mult, ast.BitOr, ast.BitAnd)
 def carried_state(at: Place) -> str:
     """The variable that the innermost loop around the line carries from round to round: a round
     reads it and then computes it anew, and not only as a sum, a maximum or a collection of what the
-    rounds give. "" without one, or if the source is not known."""
-    loop = innermost(tree_of(at.file), _LOOPS, at.line)
+    rounds give. "" without one, for a comprehension or the training's own loop, or if the source is
+    not known."""
+    head = loop_head(at)
+    loop = innermost(tree_of(at.file), _LOOPS, head.line) if head else None
     if not isinstance(loop, _LOOPS):
         return ""
     read: set[str] = set()

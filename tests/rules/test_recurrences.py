@@ -27,6 +27,8 @@ from tdiag.rules.vectorised import rewriting
         ("best = torch.maximum(best, score(x[t]))  # HERE", ""),
         ("rows = torch.cat([rows, x[t]])  # HERE", ""),
         ("d = score(x[t])  # HERE\nif last is not None:\n    use(d - last)\nlast = d", ""),
+        ("ema = decay(ema, x[t])\nloss = sum(d(i) for i in x)  # HERE", ""),
+        ("ema = decay(ema, x[t])  # HERE\nema.sum().backward()", ""),  # the training's own
         ("d = score(x[t])  # HERE\ntotal = total + d\nif total > 3:\n    stop(total)", ""),
     ],
 )
