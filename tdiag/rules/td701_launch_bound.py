@@ -21,11 +21,11 @@ Python, dispatch and launch take the same few microseconds per call, however lit
 With such small calls the hardware mostly waits for the next one.
 
 ## What to do
-If most calls come from a Python loop of small calls, replace the loop by one expression. Otherwise
-give each call more work (a larger batch), or issue fewer calls (`torch.compile`; on CUDA with
-`mode="reduce-overhead"`, which replays the step as one graph). Compute at once what a step repeats
-and what does not depend on itself (`torch.func.vmap`). An agent steps more environments at once. A
-step that accumulates the gradients of several batches takes fewer and larger ones.
+If most calls come from a Python loop of small calls, replace the loop by one expression, or compile
+it if its rounds need each other. Otherwise give each call more work (a larger batch), or issue
+fewer calls (`torch.compile`; on CUDA with `mode="reduce-overhead"`, which replays the step as one
+graph). Compute at once what a step repeats and what does not depend on itself (`torch.func.vmap`).
+An agent steps more environments at once. A step that accumulates gradients takes larger batches.
 
 ## How the gain is computed
 With such a loop: at the high end its time and its backward are gone (up to four times other calls'
@@ -39,8 +39,7 @@ alone, the least time for the step's work remains. If it accumulates four batche
 end is one batch whose work takes five times its least time.
 
 ## When this advice is wrong
-A larger batch changes the optimisation and needs another learning rate. Compiling pays only if
-shapes repeat.
+A larger batch needs another learning rate. Compiling pays only if shapes repeat.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ from tdiag.rules.fixed_cost import (
 )
 from tdiag.rules.hooks import hooks_of, in_hook
 from tdiag.rules.loops import LAYERS, MIN_LINE_CALLS, value_loops
-from tdiag.rules.model_calls import MIN_MODEL_CALLS, model_loop
+from tdiag.rules.model_calls import MIN_MODEL_CALLS, ModelLoop, model_loop
 from tdiag.rules.vectorised import rewriting
 from tdiag.units import duration, per_step, percent
 
@@ -130,7 +129,7 @@ def check(
             for x in (ops.lines if ops else ())
             if x.constructs or in_hook(x, hooks) or x.shared >= MIN_LINE_CALLS
         ]
-        looping = _in_a_loop(budget, phases, ops, dispatch, apart, work, roof)
+        looping = _in_a_loop(budget, phases, ops, dispatch, apart, work, roof, loop)
         best = best_of_step_ns(work, roof)
         return looping or _on_cpu(budget, phases, ops, dispatch, loader, apart, agent, best, trees)
     if device is None:
@@ -148,6 +147,7 @@ def _in_a_loop(
     apart: list[OpLine],
     work: Work | None,
     roof: Roof | None,
+    model: ModelLoop | None,
 ) -> Found | None:
     """A loop in forward whose calls do little work, unless most small calls are elsewhere."""
     fixed = fixed_cost(phases, ops, dispatch, apart)
@@ -161,6 +161,7 @@ def _in_a_loop(
     if fixed.work <= FIXED_COST_FACTOR and cost.spent_ns <= others.spent_ns:
         return None
     worst = max(loop, key=lambda line: line.elapsed_ns)
+    chain = model.at if model and model.chained else None  # its loop may be elsewhere
     return Found(
         summary=(
             f"A Python loop in forward takes {per_step(cost.spent_ns, budget.step_ns)} with its"
@@ -173,7 +174,7 @@ def _in_a_loop(
             ns("fixed cost of these calls on this machine", cost.dispatch_ns, "probe"),
             *(() if best is None else (ns("time their work needs at best", best, "trace"),)),
         ),
-        fix=rewriting(loop),
+        fix=rewriting(loop, chained=chain is not None and same_function(chain, worst.at)),
         gain=Gain(
             cost.least_saved(1 / MIN_LINE_CALLS, best),
             cost.most_ns,

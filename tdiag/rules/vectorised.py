@@ -114,18 +114,18 @@ MOST_WAYS = Threshold(
 )
 
 
-def rewriting(lines: Sequence[OpLine], python: Place | None = None) -> Fix:
+def rewriting(lines: Sequence[OpLine], python: Place | None = None, chained: bool = False) -> Fix:
     """The fix for a loop of these lines: the vectorised form that fits their text and conversions.
 
     Names the line that takes longest, or ``python``: a line that the loop calls. A loop that
-    carries a state is to be compiled instead.
+    carries a state is to be compiled instead; ``chained``: it does, whatever its source says.
     """
     worst = max(lines, key=lambda line: line.elapsed_ns)
     loop = f" that runs {python.function}{where(python)}" if python else where(worst.at)
     if not python and (head := loop_head(worst.at)) is not None:
         loop = f"{where(head)}, most of it in line {worst.at.line}"
     made = conversions(lines)
-    state = "" if python else carried_state(worst.at)
+    state = "" if python else carried_state(worst.at) or ("the state" if chained else "")
     counts = [f"{sum(line.calls for line in lines):.0f} torch calls"]
     counts += [f"{times:.0f} × {kind}()" for kind, times in sorted(made.items())]
     if state:

@@ -46,3 +46,10 @@ def test_what_a_loop_carries(body: str, state: str, tmp_path: Path) -> None:
 
 def test_an_unknown_source_tells_nothing() -> None:
     assert carried_state(Place("/nowhere/train.py", 3, "run")) == ""
+
+
+def test_a_loop_elsewhere_that_is_known_to_carry_a_state() -> None:
+    """Of a stage of a solver, whose loop is in another function."""
+    line = op_line(63, "forward", 160, at=Place("/nowhere/train.py", 63, "rk4"))
+    assert rewriting([line], chained=True).action.startswith("Compile")
+    assert rewriting([line]).action.startswith("Replace")
