@@ -38,9 +38,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # backward; and whether most of the line's calls with weights got a single row (a batch of one).
     repeated: float = 0.0
     one_row: bool = False
-    # How many of these (also without gradients) needed no earlier one's result: the samples of a
-    # batch computed one by one; a recurrence is one series. 0 = unknown. And the line that repeats
-    # them.
+    # How many of these needed no earlier one's result: the samples of a batch computed one by one;
+    # a recurrence is one series. Without gradients, all calls count. 0 = unknown. And the line that
+    # repeats them.
     series: float = 0.0
     looped_at: Place | None = None
     # The maximum number of different weights that took the same input or slices of it, and the

@@ -121,7 +121,7 @@ class Inspection:
         self.with_parameters: set[int] = set()
         self.looked: dict[int, int] = {}  # module → calls whose inputs were inspected
         self.ddp: Any = None
-        self.buffers: dict[int, Any] = {}  # contents of the buffers that it sends, by id
+        self.buffers: dict[int, Any] = {}  # what its buffers hold, by id
         # Tensors that one or two steps made and that were alive when these ended: (weak reference,
         # place, bytes); the step after them, and the number of these steps.
         self.kept: tuple[list[tuple[Any, Any, int]], int, int] = [], 0, 0
@@ -267,9 +267,11 @@ class Inspection:
 
     def _buffers(self, ddp: Any) -> tuple[int, int]:
         """Bytes that are sent before each forward, and of them those of buffers that have not
-        changed since the last look. Batch norms count no new version of their averages."""
+        changed since the last look. Batch norms count no new version of their averages; of a
+        large buffer only a sample is read."""
         buffers = sent_buffers(ddp)
-        before, self.buffers = self.buffers, {id(x): of_arguments([x], {}) for x in buffers}
+        now = {id(x): (x._version, of_arguments([x], {})) for x in buffers}
+        before, self.buffers = self.buffers, now
         kept = (x for x in buffers if before.get(id(x)) == self.buffers[id(x)])
         return sum(map(nbytes, buffers)), sum(map(nbytes, kept))
 

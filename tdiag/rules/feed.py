@@ -234,15 +234,16 @@ class Feed:
         )
 
 
+def asks_for_worker(file: str) -> bool:
+    """Whether this file asks in which of a loader's workers it runs."""
+    return "get_worker_info" in "".join(linecache.getlines(file))
+
+
 def share_of_stream(loader: Loader) -> str:
     """What workers need before they can share the user's stream: each would repeat all of it.
     Empty where its file asks for the worker's number."""
     at = loader.dataset_at
-    if (
-        at is None
-        or not loader.streams
-        or "get_worker_info" in "".join(linecache.getlines(at.file))
-    ):
+    if at is None or not loader.streams or asks_for_worker(at.file):
         return ""
     return (
         f" First let __iter__{where(at)} read each worker's own share"

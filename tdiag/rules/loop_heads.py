@@ -26,10 +26,16 @@ def in_a_loop(at: Place) -> bool:
 
 
 def loop_head(at: Place) -> Place | None:
+    """Where the loop around the line begins: :func:`loop_around`."""
+    loop = loop_around(at)
+    return replace(at, line=loop.lineno) if loop else None
+
+
+def loop_around(at: Place) -> ast.For | ast.AsyncFor | ast.While | None:
     """The innermost loop in whose body the line is. None if there is none, if the line is itself a
     loop or a comprehension, or if its loop trains."""
     loop = innermost(tree_of(at.file), (*_LOOPS, *_COMPREHENSIONS), at.line)
     if not isinstance(loop, _LOOPS) or loop.lineno == at.line:
         return None
     body = "".join(linecache.getlines(at.file)[loop.lineno - 1 : loop.end_lineno])
-    return None if TRAINS.search(body) else replace(at, line=loop.lineno)
+    return None if TRAINS.search(body) else loop

@@ -47,8 +47,7 @@ class ModelLoop:
 
     @property
     def fewest(self) -> float:
-        """Calls before each backward that remain if those that need no other's result are one.
-        Calls without gradients also begin series."""
+        """Calls before each backward that remain if those that need no other's result are one."""
         return max(1.0, self.each / self.series) if self.series > 1 else 1.0
 
     @property

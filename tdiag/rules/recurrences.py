@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 
 from tdiag.model.place import Place
-from tdiag.rules.loop_heads import loop_head
-from tdiag.rules.syntax import innermost, name_of, nodes_of, statements_of, tree_of
+from tdiag.rules.loop_heads import loop_around
+from tdiag.rules.syntax import name_of, nodes_of, statements_of
 
-_LOOPS = (ast.For, ast.While)
 # An update by these gathers or reduces what the rounds give, in any order.
 _REDUCES = {
     "max", "min", "maximum", "minimum", "add", "add_", "sum", "mul", "logaddexp", "cat", "concat",
@@ -22,9 +21,8 @@ def carried_state(at: Place) -> str:
     reads it and then computes it anew, and not only as a sum, a maximum or a collection of what the
     rounds give. "" without one, for a comprehension or the training's own loop, or if the source is
     not known."""
-    head = loop_head(at)
-    loop = innermost(tree_of(at.file), _LOOPS, head.line) if head else None
-    if not isinstance(loop, _LOOPS):
+    loop = loop_around(at)
+    if loop is None:
         return ""
     read: set[str] = set()
     stored: set[str] = set()

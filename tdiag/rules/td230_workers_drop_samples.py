@@ -3,7 +3,7 @@
 ## What it measures
 Samples of the loader's workers in lines of an `IterableDataset`'s `__iter__`, and what these lines
 call: work on each item that comes before the script asks, by a remainder (`i % world == rank`),
-whose item it is. The order is read from the source.
+whose item it is. The order is read from the source, which must call `get_worker_info`.
 
 ## Why it is slow
 Every worker runs the whole loop. With four workers each item is read, parsed and transformed four
@@ -35,10 +35,20 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.rules.base import COMPUTE, DATA_WAIT, Found, Gain, count, frac, where
+from tdiag.rules.base import (
+    COMPUTE,
+    DATA_WAIT,
+    Found,
+    Gain,
+    count,
+    frac,
+    known_to,
+    sampling_range,
+    where,
+)
 from tdiag.rules.callers import inclusive_of_lines
 from tdiag.rules.examples import MS, budget, loaders, phases, stack, stacks, system
-from tdiag.rules.feed import feed_of, share_of_rank
+from tdiag.rules.feed import asks_for_worker, feed_of, share_of_rank
 from tdiag.rules.syntax import function_at
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
@@ -67,15 +77,18 @@ def check(
         for x in trees.workers
         if x.user and x.name.rpartition(".")[2] == "__iter__"
     ]
-    dropped = {at for at in lines if _before_the_question(at)}
+    dropped = {at for at in lines if asks_for_worker(at.file) and _before_the_question(at)}
     share = inclusive_of_lines({at.spot for at in dropped}, trees, workers=True)
     if not share:
         return None
+    least, most = (fed.wall * x for x in known_to(share, stacks.worker_samples))
     at = max(dropped, key=lambda x: inclusive_of_lines({x.spot}, trees, workers=True))
     others = 1 - 1 / workers
-    saved = fed.wall * share * others
     busy = fed.out_of_cores(system)
-    spared = saved / system.cores_allowed if busy else 0.0
+
+    def saves(fetch_ns: float) -> float:
+        return max(fed.gain_of_saving(fetch_ns), fetch_ns / system.cores_allowed if busy else 0.0)
+
     return Found(
         summary=(
             f"Each of the {workers} workers makes all samples{where(at)} and then drops those of"
@@ -96,9 +109,10 @@ def check(
             "    yield featurize(line)",
         ),
         gain=Gain(
-            max(fed.gain_of_saving(saved * LOW_END_FRAC), spared * LOW_END_FRAC),
-            max(fed.gain_of_saving(saved), spared),
-            f"high end: each item is worked on by one of {workers} workers; low end: half of that.",
+            saves(least * others * LOW_END_FRAC),
+            saves(most * others),
+            f"high end: each item is worked on by one of {workers} workers; low end: half of that."
+            f" {sampling_range(stacks.worker_samples, least / fed.wall, most / fed.wall)}.",
             (*DATA_WAIT, *COMPUTE) if busy else DATA_WAIT,
         ),
         at=at,
@@ -126,13 +140,19 @@ def _works_first(loop: ast.For, line: int) -> bool:
 
 
 def _asks(statement: ast.If) -> bool:
-    """A test by a remainder that yields the item or goes on to the next one."""
-    divides = any(
-        isinstance(x, ast.BinOp) and isinstance(x.op, ast.Mod) for x in ast.walk(statement.test)
-    )
-    return divides and any(
+    """A test that compares a remainder with a number of the worker's, and yields the item or goes
+    on to the next one. ``i % 10 == 0`` takes every tenth, whoever works."""
+    return any(map(_compares, ast.walk(statement.test))) and any(
         isinstance(x, ast.Yield | ast.Continue) for y in statement.body for x in ast.walk(y)
     )
+
+
+def _compares(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [node.left, *node.comparators]
+    rests = [x for x in sides if isinstance(x, ast.BinOp) and isinstance(x.op, ast.Mod)]
+    return bool(rests) and not any(isinstance(x, ast.Constant) for x in sides)
 
 
 def _names(node: ast.AST) -> Iterator[ast.Name]:

@@ -74,7 +74,7 @@ def check(budget: Budget, stacks: Stacks, trees: CallTrees) -> Found | None:
             least * budget.step_ns,
             most * budget.step_ns,
             f"{sampling_range(stacks.samples, least, most)}.",
-            ("forward", "loss", "prepare"),
+            ("forward", "loss", "prepare", "evaluation", "other", "unattributed"),
         ),
         at=at,
     )

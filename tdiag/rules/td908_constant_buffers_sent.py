@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from tdiag.evidence.machine import Environment
 from tdiag.evidence.ranks import Ddp
-from tdiag.evidence.sampled import CallTrees, Stacks
+from tdiag.evidence.sampled import CallFrame, CallTrees, Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.training import Settings
@@ -67,7 +67,7 @@ def check(
     if stacks is None:
         raise Abstain("no stacks were sampled")
     check_samples(stacks)
-    sending = frac_of_frames(lambda frame: frame.name.endswith("_sync_buffers"), trees)
+    sending = frac_of_frames(_sends, trees)
     least, most = known_to(sending, stacks.samples)
     made = settings.last("torch.nn.parallel.DistributedDataParallel") if settings else None
     return Found(
@@ -100,6 +100,11 @@ def check(
         ),
         at=made.at if made else None,
     )
+
+
+def _sends(frame: CallFrame) -> bool:
+    ours = frame.file.endswith("torch/nn/parallel/distributed.py")
+    return ours and frame.name.endswith("_sync_buffers")
 
 
 def fires() -> Evidence:

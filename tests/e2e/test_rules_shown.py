@@ -37,6 +37,7 @@ RULES = {
     "handed": {"TD227"},
     "groups": {"TD751"},
     "heads": {"TD752"},
+    "stream": {"TD230"},
     "density": {"TD753", "TD754"},
     "tracks": {"TD755"},
     "formulas": {"TD502"},

@@ -20,7 +20,8 @@ RULE = find("TD230")
 
 def found(body: str, folder: Path, workers: int = 2) -> bool:
     """Of a loop over lines with this body, most of whose time goes to the line with HERE."""
-    source = "def __iter__(self):\n    for i, line in enumerate(self.lines):\n"
+    source = "def __iter__(self):\n    info = get_worker_info()\n"
+    source += "    for i, line in enumerate(self.lines):\n"
     source += textwrap.indent(body, " " * 8)
     file = folder / "train.py"
     file.write_text(source)
@@ -46,6 +47,8 @@ def found(body: str, folder: Path, workers: int = 2) -> bool:
         ("if i % 2 == self.id:\n    yield parse(line)  # HERE", False),
         # The work decides whose item it is.
         ("made = parse(line)  # HERE\nif made.key % 2 == self.id:\n    yield made", False),
+        # Every tenth item, whoever works.
+        ("made = parse(line)  # HERE\nif i % 10 == 0:\n    yield made", False),
         ("made = parse(line)  # HERE\nif made.good:\n    yield made", False),
         ("made = parse(line)  # HERE\nyield made", False),
     ],

@@ -363,3 +363,16 @@ def test_micro_batches_that_reach_little_of_the_machine_become_one(
         poorly = max(36 * 15 / 16 - 5 * needs_ms, 512 * 7e-3 * 15 / 16)
         assert found.speedup is not None
         assert found.speedup.low == pytest.approx(37 / (37 - poorly), abs=0.001)
+
+
+@pytest.mark.parametrize(("series", "begins"), [(1.0, "Compile"), (20.0, "Replace")])
+def test_the_arithmetic_between_the_calls_of_a_chained_model(series: float, begins: str) -> None:
+    """The stages of a solver: each needs the rates of the one before. Their loop is elsewhere."""
+    rates = op_line(
+        40, "forward", 60, grad_calls=60.0, elapsed_ns=30 * MS, turns=60.0, repeated=60.0,
+        names={"linear": 60.0}, series=series, looped_at=at(61, "rk4"), at=at(40, "rates"),
+    )  # fmt: skip
+    stage = op_line(63, "forward", 900, elapsed_ns=4 * MS, in_loop=True, names={"mul": 900.0},
+                    at=at(63, "rk4"))  # fmt: skip
+    found = finding("TD701", in_forward(rates, stage, forward=34, backward=40))
+    assert found.location == stage.at and found.fix.action.startswith(begins)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..models import plain
-from .copied_rows import POINTWISE
+from .copied_rows import POINTWISE, READ_FIRST
 from .lines import LineCalls
 from .operands import MATRIX, MOST
 
@@ -22,8 +22,7 @@ ALGEBRA = MATRIX | POINTWISE | {
     "linalg_eigh", "linalg_qr", "linalg_svd", "linalg_matrix_exp", "matrix_exp",
     "linalg_matrix_power", "einsum",
 }  # fmt: skip
-LEAST_COPIES = 4
-READ_FIRST = 3  # results of a line's function; without equal ones in these, no others are read
+LEAST_COPIES = 4  # heuristic: fewer samples make no batch, and save little
 
 
 class EqualMatrices:
