@@ -23,9 +23,9 @@ Take the positions first, then apply the layer: `head(states[:, -1])` instead of
 `head(states)[:, -1]`, `head(states[labels != -100])` before the loss, `expert(x[choice == e])`.
 Of a product whose diagonal alone is read (variances without covariances), multiply rows in pairs:
 `(a * b.mT).sum(-1)` instead of `(a @ b).diagonal()`. Of scores of all items of which a few are
-gathered, choose the weights first: `weight[items]`. Models of Hugging Face take
-`logits_to_keep`. Of a batch that is stepped through in parts, index the model's input:
-`model(batch[part])`.
+gathered, choose the weights first: `functional.embedding(items, weight)`. Models of
+Hugging Face take `logits_to_keep`. Of a batch that is stepped through in parts, index the model's
+input: `model(batch[part])`.
 
 ## How the gain is computed
 The time of these calls × the share that is not used, with their backward. If that was not measured
@@ -156,7 +156,7 @@ def _of_columns(at: Place) -> Fix:
         f"Compute only the scores that are gathered{where(at)}: choose their weights first.",
         "manual",
         action="Compute only the scores that are gathered",
-        code="scores = (weight[chosen] @ states.unsqueeze(-1)).squeeze(-1)"
+        code="scores = (functional.embedding(chosen, weight) @ states.unsqueeze(-1)).squeeze(-1)"
         "  # not (states @ weight.T).gather(1, chosen)",
     )
 

@@ -111,7 +111,7 @@ def check(
             "review",
             action="Make one parameter of many",
             code="self.codes = nn.Parameter(torch.randn(number, size))  # not a ParameterList\n"
-            "code = self.codes[ids]  # not torch.stack(list(self.codes))[ids]",
+            "code = functional.embedding(ids, self.codes)  # not torch.stack([*self.codes])[ids]",
         ),
         gain=Gain(
             low,

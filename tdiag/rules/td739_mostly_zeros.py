@@ -12,11 +12,13 @@ ten neighbours a node, or classes as one-hot vectors, are a hundred to a thousan
 what they say.
 
 ## What to do
-One-hot vectors: keep the class numbers, and look the rows up (`nn.Embedding`, `weight[ids]`). Rows
-sent to experts by a one-hot matrix: pick them (`x.index_select(0, rows)`), and add the experts'
-results up where they belong (`out.index_add(0, rows, results)`).
+One-hot vectors: keep the class numbers, and look the rows up (`nn.Embedding`,
+`functional.embedding(ids, weight)`). Rows sent to experts by a one-hot matrix: pick them
+(`x.index_select(0, rows)`), and add the experts' results up where they belong
+(`out.index_add(0, rows, results)`).
 Adjacency and other fixed matrices: make them sparse once (`adjacency.to_sparse_csr()`), and
-multiply as before; or sum over edges (`out.index_add_(0, target, x[source])`).
+multiply as before; or sum over edges (`out.index_add(0, target, x.index_select(0, source))`).
+Brackets (`x[source]`) have a backward that may take as long as the dense product.
 
 ## How the gain is computed
 A sparse product of such a matrix took 8 to 61 times as long, backward included, as the share that
@@ -89,7 +91,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "review",
             action="Do not multiply zeros",
             code="adjacency = adjacency.to_sparse_csr()  # once; then adjacency @ x\n"
-            "y = table.weight[ids]  # not one_hot(ids, n).float() @ table.weight",
+            "y = functional.embedding(ids, table.weight)  # not one_hot(ids, n).float() @ weight",
         ),
         gain=part.gain_if_less(
             low,
