@@ -37,6 +37,13 @@ def stepping(
     ]
 
 
+def stepped_at(trees: CallTrees | None) -> set[Spot]:
+    """The sampled lines that step an environment of the script."""
+    frames = trees.training if trees else ()
+    callers = (frames[frame.parent] for frame in frames if frame.parent >= 0 and _steps(frame))
+    return {(caller.file, caller.line) for caller in callers if not _steps(caller)}
+
+
 def _own(trees: CallTrees | None) -> set[Spot]:
     """Lines of environments of the script, and of what they call."""
     frames = trees.training if trees else ()

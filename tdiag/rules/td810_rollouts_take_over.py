@@ -3,7 +3,8 @@
 ## What it measures
 Time per training step in calls of the model without gradients and between them, if nothing suggests
 an evaluation (no DataLoader feeds them, no loss module is applied) and actions or tokens are drawn
-(`torch.distributions`, `torch.multinomial`): an agent's rollouts, or generation. Otherwise the
+(`torch.distributions`, `torch.multinomial`), or one line alone steps a class as below and nothing
+is loaded: an agent's rollouts, or generation. Otherwise the
 environment runs between two calls of the model, or between an action and the step's batch. Then the
 rule counts samples of the lines that call a library of environments (such as gymnasium), and of
 classes of the script with `reset()` and a `step()` that returns an observation, a reward and more.

@@ -194,6 +194,36 @@ def test_an_environment_written_by_hand_is_one(
 
 
 @pytest.mark.parametrize(
+    ("name", "lines", "counts", "kind"),
+    [
+        ("Cart.step", (61,), {}, "TD810"),
+        ("Cart.step", (61, 140), {}, "TD802"),  # one of them may step for an evaluation
+        ("Cart.step", (61,), {"data_wait": 1.0}, "TD802"),  # a loader has the training's data
+        ("Schedule.step", (61,), {}, "TD802"),
+    ],
+)
+def test_without_draws_of_torch_one_line_that_steps_an_environment_gathers(
+    tmp_path: Path, name: str, lines: tuple[int, ...], counts: dict[str, float], kind: str
+) -> None:
+    file = tmp_path / "cart.py"
+    file.write_text(CLASSES)
+    inside = CallFrame(name=name, file=str(file), line=6, parent=-1, frac=0.05, user=True)
+    if name.startswith("Schedule"):
+        inside = replace(inside, line=25)
+    frames: list[CallFrame] = []
+    for line in lines:
+        outer = replace(inside, name="collect", file=at(1).file, line=line)
+        frames += (outer, replace(inside, parent=len(frames)))
+    evidence = without_draws()
+    clean = evidence.get(Phases)
+    assert clean is not None
+    evidence.add(
+        replace(clean, counts=clean.counts | counts), CallTrees(training=tuple(frames), workers=())
+    )
+    assert kind in found(evidence)
+
+
+@pytest.mark.parametrize(
     ("name", "line", "calls"),
     [
         ("Schedule.step", 25, 0.0),  # its step returns one value
