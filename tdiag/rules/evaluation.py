@@ -13,7 +13,7 @@ from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, where
 from tdiag.rules.callers import frac_of_frames
-from tdiag.rules.environments import stepped_at
+from tdiag.rules.environments import observations_kept
 
 LARGE_FRAC = Threshold(
     0.2,
@@ -109,14 +109,11 @@ def over(place: Place | None, loaders: Loaders | None) -> str:
 def gathers(phases: Phases | None, calls: Calls | None, trees: CallTrees | None) -> bool:
     """Whether what looks like an evaluation is a rollout: it draws actions or tokens to train on,
     and has no loader and no loss. Window ``calls`` watches a few steps, and many agents gather once
-    in dozens of steps, so draws that only the sampled stacks saw count too. An agent that draws
-    otherwise, by NumPy, steps its environment at one line and has no loader; a second line may be
-    that of an evaluation."""
+    in dozens of steps, so draws that only the sampled stacks saw count too. What draws otherwise,
+    by NumPy, keeps what it observes in an environment."""
     if phases is None or phases.eval_evident:
         return False
-    if drawn(calls) > 0 or drawing_frac(trees) > 0:
-        return True
-    return len(stepped_at(trees)) == 1 and not phases.counts.get("data_wait")
+    return drawn(calls) > 0 or drawing_frac(trees) > 0 or observations_kept(trees)
 
 
 def drawn(calls: Calls | None) -> float:

@@ -156,7 +156,7 @@ def _of_columns(at: Place) -> Fix:
         f"Compute only the scores that are gathered{where(at)}: choose their weights first.",
         "manual",
         action="Compute only the scores that are gathered",
-        code="scores = (functional.embedding(chosen, weight) @ states.unsqueeze(-1)).squeeze(-1)"
+        code="scores = (F.embedding(chosen, weight) @ states.unsqueeze(-1)).squeeze(-1)"
         "  # not (states @ weight.T).gather(1, chosen)",
     )
 

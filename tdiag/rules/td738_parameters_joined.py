@@ -111,7 +111,7 @@ def check(
             "review",
             action="Make one parameter of many",
             code="self.codes = nn.Parameter(torch.randn(number, size))  # not a ParameterList\n"
-            "code = functional.embedding(ids, self.codes)  # not torch.stack([*self.codes])[ids]",
+            "code = F.embedding(ids, self.codes)  # not torch.stack(list(self.codes))[ids]",
         ),
         gain=Gain(
             low,

@@ -91,7 +91,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
             "review",
             action="Do not multiply zeros",
             code="adjacency = adjacency.to_sparse_csr()  # once; then adjacency @ x\n"
-            "y = functional.embedding(ids, table.weight)  # not one_hot(ids, n).float() @ weight",
+            "y = F.embedding(ids, weight)  # not F.one_hot(ids, n).float() @ weight",
         ),
         gain=part.gain_if_less(
             low,

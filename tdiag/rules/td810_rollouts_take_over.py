@@ -3,11 +3,11 @@
 ## What it measures
 Time per training step in calls of the model without gradients and between them, if nothing suggests
 an evaluation (no DataLoader feeds them, no loss module is applied) and actions or tokens are drawn
-(`torch.distributions`, `torch.multinomial`), or one line alone steps a class as below and nothing
-is loaded: an agent's rollouts, or generation. Otherwise the
-environment runs between two calls of the model, or between an action and the step's batch. Then the
-rule counts samples of the lines that call a library of environments (such as gymnasium), and of
-classes of the script with `reset()` and a `step()` that returns an observation, a reward and more.
+(`torch.distributions`, `torch.multinomial`), or the observations of an environment are kept: an
+agent's rollouts, or generation. Otherwise the environment runs between two calls of the model, or
+between an action and the step's batch. Then the rule counts samples of the lines that call a
+library of environments (such as gymnasium), and of the script's own. These are classes with
+`reset()` and a `step()` that returns an observation, a reward and more.
 
 ## Why it is slow
 Environments or tokens come one after another, so the model is called on very little each time.
