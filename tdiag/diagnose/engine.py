@@ -11,6 +11,7 @@ import msgspec
 
 from tdiag.diagnose.by_device import of_device, of_issuing, priced_by_device, spared
 from tdiag.diagnose.cores_back import with_cores_back
+from tdiag.diagnose.framework_setting import made_at
 from tdiag.diagnose.replayed import replayed
 from tdiag.evidence.device import DEVICE_BUSY
 from tdiag.evidence.machine import Environment
@@ -137,7 +138,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence) -> Finding | None:
         name=rule.name,
         cls=found.cls or rule.cls,
         summary=found.summary,
-        location=_place(found.at),
+        location=_place(_made_at(found, rule.code, evidence)),
         evidence=found.evidence,
         recoverable_ns=max(0, low if sure else (low + high) // 2),
         at_best_ns=high,
@@ -179,6 +180,12 @@ def _spelled(found: Found, code: str, evidence: Evidence) -> Fix:
         if text not in [note.text for note in evidence.notes]:
             evidence.note("framework", text)
         return found.fix
+
+
+def _made_at(found: Found, code: str, evidence: Evidence) -> Place | None:
+    if found.own:
+        return found.at
+    return made_at(found.at, code, _driver(evidence), found.parts)
 
 
 def _driver(evidence: Evidence) -> str:

@@ -24,6 +24,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
     lightning.PYTORCH_LIGHTNING,
     accelerate.ACCELERATE,
 )
+_BY_PACKAGE = {framework.package: framework for framework in FRAMEWORKS}
+_ARGUMENT = re.compile(r"[(\s](\w+)=")
 _LAST_NUMBER = re.compile(r"\d[\d,.]*(?!.*\d)")
 _SETTING = re.compile(r"\w=(\d+)")
 
@@ -32,12 +34,21 @@ def in_its_terms(fix: Fix, code: str, driver: str, parts: Sequence[str] = ()) ->
     """The fix of rule ``code`` as the framework spells it, torch's own way behind it. ``driver``:
     the package whose code calls the optimizer, "" for the user's own loop. ``parts``: names of the
     framework's parts that the finding is about, most time first."""
-    for framework in FRAMEWORKS:
-        if framework.package == driver and (way := _way(framework, code, parts)):
-            text = way.replace("{value}", _value(fix))
-            plain = f"In plain torch: {fix.text}"
-            return msgspec.structs.replace(fix, text=f"{framework.name}: {text}. {plain}")
-    return fix
+    framework = _BY_PACKAGE.get(driver)
+    if framework is None or not (way := _way(framework, code, parts)):
+        return fix
+    text = way.replace("{value}", _value(fix))
+    plain = f"In plain torch: {fix.text}"
+    return msgspec.structs.replace(fix, text=f"{framework.name}: {text}. {plain}")
+
+
+def settings(code: str, driver: str, parts: Sequence[str] = ()) -> tuple[str, list[str]]:
+    """The name of the method that trains, and of the arguments that its fix of rule ``code`` sets,
+    in their order. For the other arguments see :func:`in_its_terms`."""
+    framework = _BY_PACKAGE.get(driver)
+    if framework is None:
+        return "", []
+    return framework.runs, _ARGUMENT.findall(_way(framework, code, parts))
 
 
 def is_framework(package: str) -> bool:

@@ -25,7 +25,8 @@ class Framework:
     that the fix sets; no final stop. ``logging``: its parts that write logs. ``evaluates``: matches
     ``path/to/file.py:function`` of what runs its evaluation, metrics included; ``collects``: of
     what collects the outputs of all its batches; ``prepares``: of what asks the user's code for the
-    training data. ``follows``: the names of the user's functions that it calls after each step."""
+    training data. ``follows``: the names of the user's functions that it calls after each step.
+    ``runs``: its method that trains, as the script calls it."""
 
     package: str
     name: str
@@ -35,3 +36,4 @@ class Framework:
     collects: re.Pattern[str] | None = None
     prepares: re.Pattern[str] | None = None
     follows: frozenset[str] = frozenset()
+    runs: str = ""

@@ -84,6 +84,7 @@ TRAINER = Framework(
     evaluates=re.compile(r"transformers/trainer\.py:(Trainer\.)?_?(evaluate|evaluation_loop)$"),
     collects=re.compile(r"transformers/trainer_pt_utils\.py:(EvalLoopContainer\.|nested_)"),
     follows=frozenset({"on_step_end", "on_substep_end", "on_log"}),
+    runs="train",
     logging=(
         # Before Python 3.11 a sampled name has no class; then only tqdm's own frames show it.
         LoggingPart(

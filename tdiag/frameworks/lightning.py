@@ -51,6 +51,7 @@ LIGHTNING = Framework(
         r"(lightning/pytorch|pytorch_lightning)/loops/fit_loop\.py:(_FitLoop\.)?setup_data$"
     ),
     follows=frozenset({"on_train_batch_end"}),
+    runs="fit",
     logging=(
         LoggingPart(
             "the progress bar",

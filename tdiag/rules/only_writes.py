@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Collection, Iterator
-from typing import TypeAlias, TypeGuard
+from typing import TypeAlias
 
 from tdiag.evidence.sampled import WRITES
 from tdiag.model.place import Place
@@ -107,19 +107,32 @@ def _is_written(statement: ast.AST, tree: ast.Module, text: str, seen: set[str])
 
 
 def _is_written_later(call: ast.Call, tree: ast.Module, text: str, seen: set[str]) -> bool:
-    """Whether the call only keeps a value in a list of an object, ``self.rows.append(x)``, and all
-    other uses of that list in the file write."""
+    """Whether the call only keeps a value in a list, ``self.rows.append(x)``, and all other uses in
+    the file of lists of that name write."""
     name = _filled(call)
     if not name or name in seen:
         return False
-    uses = [
-        x
-        for x in ast.walk(tree)
-        if isinstance(x, ast.stmt)
-        and name in {f".{y.attr}" for y in nodes_of(x, whole=False) if _loads(y)}
-        and not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Call) and _filled(x.value))
-    ]
-    return _all_written(uses, tree, text, _elsewhere(seen) | {name})
+    return _all_written(list(_uses(name, tree)), tree, text, _elsewhere(seen) | {name})
+
+
+def _uses(filled: str, tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements of the file that read a list of this name, ``.rows``."""
+    for x in ast.walk(tree):
+        reads = isinstance(x, ast.stmt) and not _fills(x)
+        if reads and filled in {_loaded(y) for y in nodes_of(x, whole=False)}:
+            yield x
+
+
+def _fills(statement: ast.stmt) -> str:
+    """As :func:`_filled`, of a statement."""
+    called = statement.value if isinstance(statement, ast.Expr) else None
+    return _filled(called) if isinstance(called, ast.Call) else ""
+
+
+def _is_kept(statement: ast.stmt, tree: ast.Module) -> bool:
+    """Whether it only keeps a value in a list that nothing in the file reads."""
+    name = _fills(statement)
+    return bool(name) and next(_uses(name, tree), None) is None
 
 
 def _elsewhere(seen: set[str]) -> set[str]:
@@ -127,16 +140,19 @@ def _elsewhere(seen: set[str]) -> set[str]:
     return {x for x in seen if not x.isidentifier()}
 
 
-def _loads(node: ast.AST) -> TypeGuard[ast.Attribute]:
-    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+def _loaded(node: ast.AST) -> str:
+    """``.rows`` for ``self.rows`` and ``rows``, where they are read."""
+    if not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
+        return ""
+    return f".{node.attr if isinstance(node, ast.Attribute) else node.id}"
 
 
 def _filled(call: ast.Call) -> str:
-    """``.rows`` for ``self.rows.append(x)``; "" for anything else."""
+    """``.rows`` for ``self.rows.append(x)`` and ``rows.append(x)``; "" for anything else."""
     fills = call.func
     if not isinstance(fills, ast.Attribute) or fills.attr not in ("append", "extend", "clear"):
         return ""
-    return f".{fills.value.attr}" if isinstance(fills.value, ast.Attribute) else ""
+    return _loaded(fills.value)
 
 
 def _is_written_by_callers(
@@ -171,11 +187,13 @@ def _all_written(
     seen: set[str],
     allowed: Collection[str] = (),
 ) -> bool:
-    """``allowed``: functions that these statements may call, besides those that convert."""
-    return bool(uses) and all(
+    """Whether some of the uses write, and the others too or keep a record that nothing reads.
+    ``allowed``: functions that these statements may call, besides those that convert."""
+    left = [x for x in uses if not _is_kept(x, tree)]
+    return bool(left) and all(
         (isinstance(x, ast.Expr) or not _own_calls(x) - _CONVERTS - set(allowed))
         and _is_written(x, tree, text, seen)
-        for x in uses
+        for x in left
     )
 
 

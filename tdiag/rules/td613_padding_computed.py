@@ -32,8 +32,6 @@ from __future__ import annotations
 
 import ast
 
-from msgspec.structs import replace
-
 from tdiag.evidence.feeding import Loader, Loaders, PaddedLookup, PaddedLookups
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
@@ -41,10 +39,11 @@ from tdiag.evidence.torch_ops import Dispatch, HostOps, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
+from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import Abstain, Found, Gain, count, frac, held, text, where
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
-from tdiag.rules.syntax import innermost, name_of, tree_of
+from tdiag.rules.syntax import function_at, innermost, name_of, tree_of
 from tdiag.rules.thresholds import FEWER_ROWS_FRAC
 from tdiag.units import percent
 
@@ -53,11 +52,12 @@ NAME = "padding-computed"
 CLASS = "compute"
 UNTRIED = "needs another sampler, which must know the lengths"
 
-# Calls that choose the length of a batch, or pad to it.
-PADS = {
-    "max", "pad", "pad_sequence", "zeros", "full", "ones", "empty", "new_zeros", "new_full",
-    "zeros_like", "full_like",
+PADS = {"pad", "pad_sequence"}
+# Calls that choose the length of a batch, or make room for it.
+LENGTHS = {
+    "max", "zeros", "full", "ones", "empty", "new_zeros", "new_full", "zeros_like", "full_like",
 }  # fmt: skip
+KINDS = (ast.Call, ast.BinOp, ast.AugAssign)  # that pad
 # Where positions are computed, in a run on the CPU and on a device.
 COMPUTED = ("forward", "loss", "backward", "compute")
 LEFT_BY_POOLS_FRAC = Threshold(
@@ -163,25 +163,70 @@ def _attention_frac(host_ops: HostOps | None) -> float:
 
 
 def _place(lookups: tuple[PaddedLookup, ...], loader: Loader | None) -> Place | None:
-    """Where batches are padded, if that is known; else where they are looked up."""
-    if loader is not None and (place := collate_place(loader)):
-        return _padding_line(place) if place == loader.collate_at else place
+    """Where sequences are padded, if that is known; else where they are looked up."""
+    if loader is not None and (place := _padding_line(loader) or collate_place(loader)):
+        return place
     return max(lookups, key=lambda x: x.positions - x.tokens).at
 
 
-def _padding_line(place: Place) -> Place:
-    """Of a function that pads, the first line that chooses a length or pads to it; else its own."""
-    definition = innermost(tree_of(place.file), (ast.FunctionDef,), place.line)
-    if not isinstance(definition, ast.FunctionDef):
-        return place
-    calls = [node for node in ast.walk(definition) if isinstance(node, ast.Call)]
-    pads = [node.lineno for node in calls if name_of(node) in PADS or _sets_padding(node)]
-    return replace(place, line=min(pads, default=place.line))
+def _padding_line(loader: Loader) -> Place | None:
+    """The first line that pads in the collate function, in the dataset's method that reads samples,
+    or in its class; else the only tokenizer's call in these files that pads."""
+    collate, read = loader.collate_at, loader.dataset_at
+    for place, kind, names in (
+        (collate, ast.FunctionDef, PADS | LENGTHS),
+        (read, ast.FunctionDef, PADS),
+        (read, ast.ClassDef, PADS),
+        (read, ast.FunctionDef, LENGTHS),
+    ):
+        if place is not None and is_user_file(place.file):
+            scope = innermost(tree_of(place.file), (kind,), place.line)
+            nodes = [x for x in (ast.walk(scope) if scope else ()) if isinstance(x, KINDS)]
+            lines = [node.lineno for node in nodes if _pads(node, names)]
+            if lines:
+                return _line(place.file, min(lines))
+    places = (collate, read, loader.created_at)
+    files = {place.file for place in places if place and is_user_file(place.file)}
+    fixed = [
+        _line(file, node.lineno)
+        for file in files
+        for node in ast.walk(tree_of(file) or ast.Module([], []))
+        if isinstance(node, ast.Call) and _padding(node) == "max_length"
+    ]
+    return fixed[0] if len(fixed) == 1 else None
 
 
-def _sets_padding(call: ast.Call) -> bool:
-    """A tokenizer's call."""
-    return any(word.arg == "padding" for word in call.keywords)
+def _line(file: str, line: int) -> Place:
+    function = function_at(Place(file, line))
+    return Place(file, line, function.name if function else "")
+
+
+def _pads(node: ast.AST, names: set[str]) -> bool:
+    """A call of one of these names or of a tokenizer that pads, or a list made longer by ``[0] *
+    n``."""
+    if isinstance(node, ast.Call):
+        extends = name_of(node) == "extend" and any(map(_repeats, node.args))
+        return name_of(node) in names or extends or bool(_padding(node))
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Add) and (_repeats(node.left) or _repeats(node.right))
+    return isinstance(node, ast.AugAssign) and _repeats(node.value)
+
+
+def _repeats(node: ast.AST) -> bool:
+    """``[0] * n``"""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
+        return False
+    return any(isinstance(x, ast.List) and len(x.elts) == 1 for x in (node.left, node.right))
+
+
+def _padding(call: ast.Call) -> object:
+    """The argument ``padding`` of a tokenizer's call, True if it is no constant; a number is a
+    convolution's."""
+    words = call.keywords
+    given = next((word.value for word in words if word.arg == "padding"), ast.Constant(None))
+    if not isinstance(given, ast.Constant):
+        return True
+    return given.value if isinstance(given.value, bool | str) else False
 
 
 def _fix(to_longest: bool, loader: Loader | None, place: Place | None) -> Fix:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,6 +98,27 @@ def test_the_inner_one_if_the_outer_one_differs() -> None:
 
 def test_the_outer_one_if_both_repeat_themselves() -> None:
     assert watch(lambda: [windowed(WAVE, 5) for _ in range(4)]) == {"windowed": [4, 3, 1]}
+
+
+def test_a_decorated_function_goes_by_its_own_name() -> None:
+    @torch.no_grad()
+    def short() -> None: ...
+
+    @torch.no_grad()
+    def long(wave: Any) -> Any:
+        return filtered(wave)
+
+    def body() -> None:
+        for _ in range(2 * FEW):
+            short()  # its wrapper is the other's, which is not short
+        for _ in range(4):
+            long(WAVE)
+
+    assert watch(body) == {"long": [4, 3, 1]}
+
+
+def test_torch_formatting_stacks_is_nobodys_call() -> None:
+    assert watch(lambda: [traceback.format_stack() for _ in range(40)]) == {}
 
 
 @pytest.mark.parametrize(

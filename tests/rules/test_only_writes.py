@@ -110,6 +110,10 @@ def test_an_unknown_source_tells_nothing(tmp_path: Path) -> None:
         ("self.stats[step] = hits(x)  # HERE", False),
         ("acc = hits(x)  # HERE\nself.rows.append(stack([acc, x.mean()]))", True),  # `write`s
         ("acc = hits(x)  # HERE\nself.kept.append(acc)", False),  # and nobody reads it
+        ("row = hits(x)  # HERE\nself.kept.append(row)\nprint(row['acc'])", True),
+        ("row = hits(x)  # HERE\nself.drawn.append(row)\nprint(row['acc'])", False),
+        ("seen = []\nacc = hits(x)  # HERE\nseen.append(acc)\nprint(sum(seen))", True),
+        ("seen = []\nacc = hits(x)  # HERE\nseen.append(acc)\nsum(seen).backward()", False),
         ("acc = hits(x)  # HERE\nself.drawn.append(acc)", False),  # its caller is unknown
         ("acc = hits(x)  # HERE\nself.rows.append(acc)\nstop(self.rows)", False),
     ],

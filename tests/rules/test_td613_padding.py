@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,44 @@ def test_the_place_within_a_collate_function_is_where_the_length_is_chosen(
     script.write_text(f"import torch\ndef collate(texts):\n{body}")
     found = judged(loaders(collate_at=at(2, "collate", str(script))))
     assert found is not None and found.location is not None and found.location.line == line
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("    return ids + [0] * (self.longest - len(ids))\n", 9),
+        ("    ids.extend([0] * (self.longest - len(ids)))\n    return ids\n", 9),
+        ("    ids = self.tokenizer(ids, padding=wanted)\n    return ids\n", 9),
+        ("    kept = [0] * 3\n    return self.padded[i]\n", 5),
+        ("    row = np.zeros(self.longest)\n    return row\n", 5),
+    ],
+)
+def test_the_place_within_a_data_set_is_where_it_pads(body: str, line: int, tmp_path: Path) -> None:
+    script = tmp_path / "data.py"
+    script.write_text(
+        "import numpy as np\nclass Notes:\n  def __init__(self, texts):\n    self.texts = texts\n"
+        "    self.padded = tokenizer(texts, padding='max_length')\n"
+        "  def __getitem__(self, i):\n    i = max(i, 0)\n    ids = self.texts[i]\n" + body
+    )
+    found = judged(loaders(dataset_at=at(6, "__getitem__", str(script))))
+    assert found is not None and found.location is not None and found.location.line == line
+    assert found.location.function == ("__init__" if line == 5 else "__getitem__")
+
+
+def test_a_tokenizer_that_pads_elsewhere_is_the_place_if_it_is_the_only_one(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def encode(rows):\n    return tokenizer(rows['text'], padding='max_length')\n"
+        "loader = DataLoader(rows, collate_fn=DataCollatorWithPadding(tokenizer, padding=True))\n"
+    )
+    made = loaders(created_at=at(3, "<module>", str(script)))
+    found = judged(made)
+    assert found is not None and found.location is not None
+    assert (found.location.line, found.location.function) == (2, "encode")
+    script.write_text(script.read_text() + "probe = tokenizer('word', padding='max_length')\n")
+    linecache.checkcache(str(script))
+    found = judged(made)
+    assert found is not None and found.location is not None and found.location.line == 3
 
 
 def test_attention_falls_with_the_square_and_dispatch_not_at_all() -> None:

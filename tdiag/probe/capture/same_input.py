@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from types import CodeType, FrameType
+import traceback
+from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..contents import of_arguments, of_result, size_of
@@ -109,14 +110,16 @@ class InputWatch:
             self.returned(self.open.pop(), result)
 
     def _called(self, frame: FrameType, code: CodeType, caller: FrameType) -> None:
-        name = code.co_name
-        if code.co_flags & _SKIPPED or name.startswith("<") or name == "__init__":
+        if _unwatched(code):
             self.skipped.add(code)
             return
         if self.full:
             return
         began = now_ns()
         arguments = _given(frame, code)
+        code = _decorated(frame, code)
+        if code in self.skipped:
+            return
         key = (code, *of_arguments(arguments, self.alive))
         place = (*place_of(caller), code)
         calls = self.calls.get(place)
@@ -131,7 +134,7 @@ class InputWatch:
     def _returned(self, made: _OpenCall, result: Any) -> None:
         now = now_ns()
         took = now - made.began - (self.own - made.own)
-        code, calls, again = made.frame.f_code, made.calls, made.again
+        code, calls, again = made.key[0], made.calls, made.again
         length = self.lengths.setdefault(code, [0, 0])
         length[0] += 1
         length[1] += took
@@ -210,6 +213,24 @@ def _given(frame: FrameType, code: CodeType) -> list[Any]:
     )
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + variable]
     return [given[name] for name in names]
+
+
+def _decorated(frame: FrameType, code: CodeType) -> CodeType:
+    """The function that a decorator's ``wrapper(*args, **kwargs)`` calls (``torch.no_grad``): many
+    functions may share the wrapper's code. Any other function's own code."""
+    if code.co_filename == FILE or not code.co_flags & inspect.CO_VARKEYWORDS:
+        return code
+    held = (frame.f_locals[name] for name in code.co_freevars if name in frame.f_locals)
+    functions = [value for value in held if isinstance(value, FunctionType)]
+    return functions[0].__code__ if len(functions) == 1 else code
+
+
+def _unwatched(code: CodeType) -> bool:
+    """What returns nothing to compare. And what no line of the script calls: torch formats the
+    stack of each operation while it looks for anomalies."""
+    name = code.co_name
+    returns = not code.co_flags & _SKIPPED and not name.startswith("<") and name != "__init__"
+    return not returns or code.co_filename == traceback.__file__
 
 
 def _name(code: CodeType) -> str:
