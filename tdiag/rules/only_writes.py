@@ -117,9 +117,9 @@ def _is_written_later(call: ast.Call, tree: ast.Module, text: str, seen: set[str
 
 def _uses(filled: str, tree: ast.Module) -> Iterator[ast.stmt]:
     """The statements of the file that read a list of this name, ``.rows``."""
-    for x in ast.walk(tree):
-        reads = isinstance(x, ast.stmt) and not _fills(x)
-        if reads and filled in {_loaded(y) for y in nodes_of(x, whole=False)}:
+    statements = (x for x in ast.walk(tree) if isinstance(x, ast.stmt))
+    for x in statements:
+        if not _fills(x) and filled in {_loaded(y) for y in nodes_of(x, whole=False)}:
             yield x
 
 
