@@ -88,6 +88,7 @@ def test_what_is_not_of_zeros(made: str, tmp_path: Path) -> None:
 
 BODY, PICTURE = "self.body(x)", "self.picture(images)"
 READ = "self.reads(self.tokens(ids))"
+ELSEWHERE = "self.reads.self_attn(x, *[self.tokens(ids % 50).view(16, 32, 64)] * 2)[0]"
 
 
 @pytest.mark.parametrize(
@@ -180,6 +181,7 @@ def test_what_follows_from_copies(made: str, least: float, tmp_path: Path) -> No
         ("x = torch.stack([x[0]] * 100)", BODY),
         ("images = images.flip(0)", PICTURE),
         ("ids = (ids % 50).view(16, 32)", READ),
+        ("x = torch.randn(1, 64, 64).expand(16, -1, -1)", ELSEWHERE),
     ],
 )
 def test_other_rows(copied: str, made: str, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class RowCopies:
             return
         if took < LONG_NS:
             return
-        if name in LAYERS and readable(first):
+        if name in LAYERS and readable(first) and not _attends_elsewhere(name, args):
             self._computed(first, name, at, line, took, result)
         elif (
             name in POINTWISE
@@ -125,6 +125,11 @@ def _same_for_all_rows(first: Any, args: Any, kwargs: Any) -> bool:
     """Whether the call's other tensors are weights, or one number a feature."""
     others = (value for value in tensors_in(args, kwargs) if value is not first)
     return all(isinstance(value, torch.nn.Parameter) or value.dim() < 2 for value in others)
+
+
+def _attends_elsewhere(name: str, args: Any) -> bool:
+    """Whether the queries attend to other rows, which may differ where the queries are copies."""
+    return name == "multi_head_attention_forward" and any(x is not args[0] for x in args[1:3])
 
 
 def _varies(value: torch.Tensor) -> bool:
