@@ -72,7 +72,8 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # torch.autograd.grad through what earlier calls went through; calls that sum the squares of
     # parameters for the loss; factors of products of a triangular matrix and its transpose,
     # and these products; calls that compute a batch of equal matrices, times the share of further
-    # ones; brackets that pick, with gradients, what a tensor of numbers names.
+    # ones; copies of what the same line copied before, times the share of that; brackets that pick,
+    # with gradients, what a tensor of numbers names.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -94,10 +95,16 @@ class OpLine(Kind, frozen=True, kw_only=True):
     factored_ns: float = 0.0
     multiplied_out_ns: float = 0.0
     alike_ns: float = 0.0
+    copied_on_ns: float = 0.0
     matrices: int = 0  # the most equal ones of one call
     indexed_ns: float = 0.0
     fft_ns: float = 0.0
     fft_length: int = 0
+    # Sums of a product of few factors with its transpose and of a diagonal that are factored or
+    # solved with: making them, and that; the most factors, and the rows.
+    thin_ns: float = 0.0
+    thin_rank: int = 0
+    thin_rows: int = 0
     prefix_ns: float = 0.0
     # Calls that broadcast two tensors into a large one and sum it, ns per step wherever the sum is:
     # a "product", a "difference" or a "comparison" of everything with everything. Or that write an

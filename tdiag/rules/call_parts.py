@@ -17,6 +17,8 @@ from tdiag.rules.log_lines import logging_spots
 from tdiag.rules.thresholds import FEWER_ROWS_FRAC, LOW_END_FRAC
 from tdiag.units import duration, percent
 
+FORWARD = ("forward", "loss")
+BEFORE_BACKWARD = ("prepare", *FORWARD)
 BACKWARD_TIMES = Threshold(
     4,
     "times as long, for the same time in forward",
@@ -127,13 +129,13 @@ def part_of_calls(
     ops: Ops,
     stacks: Stacks | None,
     part: Callable[[OpLine], float],
-    among: Collection[str] = ("prepare", "forward", "loss"),
+    among: Collection[str] = BEFORE_BACKWARD,
 ) -> PartOfCalls | None:
     """What ``part`` gives for each line ``among`` these phases, ns; None if that takes no time.
     Lines that write logs are left out: they are TD804's."""
     logging = logging_spots(stacks)
     mine = [x for x in ops.lines if part(x) and x.phase in among and x.at.spot not in logging]
-    spent = part_of_phases(phases, ops, lambda x: part(x) if x in mine else 0.0)
+    spent = part_of_phases(phases, ops, lambda x: part(x) if x in mine else 0.0, among)
     if not sum(spent.values()):
         return None
     lines = tuple(sorted(mine, key=part, reverse=True))
@@ -142,17 +144,22 @@ def part_of_calls(
     )
 
 
-def part_of_phases(phases: Phases, ops: Ops, part: Callable[[OpLine], float]) -> dict[str, float]:
-    """For each training phase before backward: its clean time × this part of the time of its calls,
-    ns per step; phases without any are left out. Before the forward pass, time beyond that of the
+def part_of_phases(
+    phases: Phases,
+    ops: Ops,
+    part: Callable[[OpLine], float],
+    among: Collection[str] = BEFORE_BACKWARD,
+) -> dict[str, float]:
+    """For each phase ``among`` these: its clean time × this part of the time of its calls, ns per
+    step; phases without any are left out. Outside of forward and loss, time beyond that of the
     calls is other work: an environment, a batch in NumPy."""
     found = {}
-    for phase in ("prepare", "forward", "loss"):
+    for phase in among:
         mine = [line for line in ops.lines if line.phase == phase]
         whole = sum(line.elapsed_ns for line in mine)
         if whole and (share := sum(map(part, mine)) / whole):
             wall = phases.wall_ns.get(phase, 0.0)
-            found[phase] = share * (min(wall, whole) if phase == "prepare" else wall)
+            found[phase] = share * (wall if phase in FORWARD else min(wall, whole))
     return found
 
 

@@ -118,12 +118,17 @@ def _written_in_forward(stacks: Stacks, ops: Ops | None, called: _Callers) -> li
 
 def _written_in_update(stacks: Stacks, ops: Ops | None, called: _Callers) -> list[StackLine]:
     """Lines between backward and the update whose value is only written: norms of the gradients.
-    None that changes weights or gradients, or leads to more than such calls."""
+    None that changes weights or gradients, or leads to more than such calls. And all lines of a
+    function there that only writes."""
     if ops is None:
         return []
-    within = (x for x in stacks.training if phase_of(x, ops) == "optimizer")
-    reading = [x for x in within if not _changes(x, ops)]
-    return [line for line in reading if _written_at(line, called, ops)]
+    within = [x for x in stacks.training if phase_of(x, ops) == "optimizer"]
+    training = {function for function, _ in called.learns}
+    training |= {_function(x) for x in within if called.trains_in(x.at) or _changes(x, ops)}
+    writers = {_function(x) for x in within if only_writes(x.at)} - training
+    reading = [x for x in within if _function(x) not in writers and not _changes(x, ops)]
+    written = [line for line in reading if _written_at(line, called, ops)]
+    return written + [x for x in stacks.training if _function(x) in writers and not logs(x)]
 
 
 def _changes(line: StackLine, ops: Ops) -> bool:

@@ -116,11 +116,26 @@ def _is_written_later(call: ast.Call, tree: ast.Module, text: str, seen: set[str
 
 
 def _uses(filled: str, tree: ast.Module) -> Iterator[ast.stmt]:
-    """The statements of the file that read a list of this name, ``.rows``."""
+    """The statements of the file that read a list of this name, ``.rows``, and do not only give it
+    to functions of the file that call it the same."""
     statements = (x for x in ast.walk(tree) if isinstance(x, ast.stmt))
     for x in statements:
-        if not _fills(x) and filled in {_loaded(y) for y in nodes_of(x, whole=False)}:
+        loads = [y for y in nodes_of(x, whole=False) if _loaded(y) == filled]
+        if loads and not _fills(x) and len(loads) > _handed_on(filled[1:], x, tree):
             yield x
+
+
+def _handed_on(name: str, statement: ast.stmt, tree: ast.Module) -> int:
+    """How often the statement gives the variable to functions of the file that call it the same."""
+    functions = [x for x in ast.walk(tree) if isinstance(x, _FUNCTIONS)]
+    knowing = {
+        x.name
+        for x in functions
+        if name in {y.arg for y in ast.walk(x.args) if isinstance(y, ast.arg)}
+    }
+    calls = [x for x in nodes_of(statement, whole=False) if isinstance(x, ast.Call)]
+    given = [y for x in calls if name_of(x) in knowing for y in x.args]
+    return sum(isinstance(y, ast.Name) and y.id == name for y in given)
 
 
 def _fills(statement: ast.stmt) -> str:

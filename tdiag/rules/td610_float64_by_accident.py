@@ -17,13 +17,14 @@ Make the data `float32` (`.float()`, `dtype=torch.float32`, `array.astype("float
 model in torch's default dtype.
 
 ## How the gain is computed
-CPU: `float32` halves the bytes and doubles the vector width, so at least 2 times as fast if calls
-do work; at most 3.9 times in measurements. Device: at best `float32` is as many times as fast as
-the data sheet says, but at least twice, 64 times if that is unknown (replayed if the trace allows
-it); at worst nothing changes, because kernels are too short. Matrix products in `float32` use TF32
-only where the program allows it, convolutions unless it forbids it. If calls take no longer than
-their fixed cost, or were not counted, nothing is predicted. If only a part of the model is
-`float64`: the same for its share of the traced operations' time, with half the low end.
+CPU: `float32` halves the bytes and doubles the vector width, so what calls do beyond their fixed
+cost is at least 2 times as fast, the update perhaps not; at most 3.9 times in measurements. Device:
+at best `float32` is as many times as fast as the data sheet says, but at least twice, 64 times if
+that is unknown (replayed if the trace allows it); at worst nothing changes, because kernels are too
+short. Matrix products in `float32` use TF32 only where the program allows it, convolutions unless
+it forbids it. If calls take no longer than their fixed cost, or were not counted, nothing is
+predicted. If only a part of the model is `float64`: the same for its share of the traced
+operations' time, with half the low end.
 
 ## When this advice is wrong
 Long sums and some physics need `float64`: compare the losses.
@@ -205,16 +206,16 @@ def _gain(
         cuts = dict.fromkeys(COMPUTE_FAMILIES, 1 / most)
         return Gain(0.0, computing * (1 - 1 / most), why, ("compute",), high_cuts=cuts)
     try:
-        works = fixed_cost(phases, ops, dispatch).work > FIXED_COST_FACTOR
+        cost = fixed_cost(phases, ops, dispatch)
     except Abstain:
         return None
-    if not works:
+    if cost.work <= FIXED_COST_FACTOR:
         return None
     return Gain(
-        computing * (1 - 1 / FASTER_LOW),
+        max(0.0, computing - cost.dispatch_ns - held(budget, "optimizer")) * (1 - 1 / FASTER_LOW),
         computing * (1 - 1 / FASTER_HIGH),
-        f"low end: half the bytes and twice the vector width ({FASTER_LOW}×); high end: the most"
-        f" measured ({FASTER_HIGH}×).",
+        "low end: the calls' fixed cost and the update stay, and the rest has half the bytes and"
+        f" twice the vector width ({FASTER_LOW}×); high end: the most measured ({FASTER_HIGH}×).",
         MODEL_PHASES,
     )
 

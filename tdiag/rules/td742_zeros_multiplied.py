@@ -3,8 +3,8 @@
 ## What it measures
 Products, convolutions and `einsum` calls that take longer than a call's fixed cost, with a tensor
 that the step made of zeros (`torch.zeros`, `F.pad`) and wrote at most half of: the share of its
-slices, dimension by dimension, with any value but zero. Read while torch calls are counted, on a
-CPU.
+slices, dimension by dimension, with any value but zero. What it took to make and to fill the rest
+counts with its first product. Read while torch calls are counted, on a CPU.
 
 ## Why it is slow
 Weights of a few frequencies put into a spectrum of all of them, channels or sequences padded to a

@@ -40,6 +40,8 @@ RULES = {
     "stream": {"TD230"},
     "density": {"TD753", "TD754"},
     "tracks": {"TD755"},
+    "keys": {"TD756"},
+    "shops": {"TD757"},
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},
     "reduced": {"TD903"},

@@ -204,7 +204,9 @@ def test_other_rows(copied: str, made: str, tmp_path: Path) -> None:
 def test_zeros_that_are_written_in_part(
     copied: str, made: str, share: float, tmp_path: Path
 ) -> None:
-    here = [x for x in counted(tmp_path, made, copied).lines if x.at.line == HERE]
-    unwritten = max(x.unwritten_ns / x.elapsed_ns for x in here)
+    lines = counted(tmp_path, made, copied).lines
+    unwritten = max(x.unwritten_ns / x.elapsed_ns for x in lines if x.at.line == HERE)
     assert unwritten <= share + 0.001
     assert unwritten >= share / 3
+    filling = sum(x.unwritten_ns for x in lines if x.at.line == COPIED)
+    assert bool(filling) == bool(share)

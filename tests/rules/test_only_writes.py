@@ -114,6 +114,8 @@ def test_an_unknown_source_tells_nothing(tmp_path: Path) -> None:
         ("row = hits(x)  # HERE\nself.drawn.append(row)\nprint(row['acc'])", False),
         ("seen = []\nacc = hits(x)  # HERE\nseen.append(acc)\nprint(sum(seen))", True),
         ("seen = []\nacc = hits(x)  # HERE\nseen.append(acc)\nsum(seen).backward()", False),
+        ("acc = hits(x)  # HERE\nshared.append(acc)\nprint(acc)\nfollow(shared)", True),
+        ("acc = hits(x)  # HERE\nshared.append(acc)\nprint(acc)\nstop(shared)", False),
         ("acc = hits(x)  # HERE\nself.drawn.append(acc)", False),  # its caller is unknown
         ("acc = hits(x)  # HERE\nself.rows.append(acc)\nstop(self.rows)", False),
     ],
@@ -145,6 +147,9 @@ class Trainer:
 
     def draw(self):
         return choice(self.drawn)
+
+    def follow(self, shared):
+        shared.append(1)
 
     def tell(self):
         acc, mean = self.last()

@@ -255,6 +255,52 @@ def test_what_is_logged_of_the_gradients_is_no_part_of_the_update(
         assert verdict.cls == "logging" and verdict.share > 0.4
 
 
+HISTOGRAMS = """\
+def step(self, loss):
+    loss.backward()
+    self.record()
+    self.optimizer.step()
+
+def record(self):
+    row = {}
+    for name, p in self.parameters:
+        values = p.grad.numpy()
+        row[name], _ = np.histogram(values)
+    self.file.write(json.dumps(row))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fires"),
+    [
+        ("", "", True),
+        ("self.file.write(json.dumps(row))", "self.spread = row", False),
+        ("values = p.grad.numpy()", "p.grad.clamp_(-1, 1)", False),
+    ],
+)
+def test_a_function_that_only_writes_is_no_part_of_the_update(
+    tmp_path: Path, before: str, after: str, fires: bool
+) -> None:
+    """Most of it makes no torch call."""
+    frames = [
+        ("step", 2, -1, 0.4), ("step", 4, -1, 0.1), ("step", 3, -1, 0.5), ("record", 9, 2, 0.05),
+        ("record", 10, 2, 0.45),
+    ]  # fmt: skip
+    script = Script(tmp_path)
+    script.file.write_text(HISTOGRAMS.replace(before, after))
+    name = "clamp_" if "clamp_" in after else "numpy"
+    calls = [
+        op_line(2, "backward", 3, at=at(2, "step"), elapsed_ns=30 * MS),
+        op_line(9, "optimizer", 9, at=at(9, "record"), elapsed_ns=5 * MS, names={name: 9.0}),
+        op_line(4, "optimizer", 3, at=at(4, "step"), elapsed_ns=9 * MS),
+    ]
+    parts = {"forward": 10, "backward": 30, "optimizer": 60}
+    found = run_rule(find("TD804"), script.evidence(parts, frames, *calls))
+    assert isinstance(found, Finding) is fires
+    if isinstance(found, Finding):
+        assert found.location and found.location.line == 10
+
+
 def test_what_also_learns_is_not_made_for_what_is_written_of_it(tmp_path: Path) -> None:
     """One line of a library computes gradients and updates; most of its time is the update's."""
     script = Script(tmp_path)

@@ -54,11 +54,15 @@ class OpsLine(msgspec.Struct):
     factored: float = 0
     multiplied_out: float = 0
     alike: float = 0
+    copied_on: float = 0
     matrices: int = 0
     indexed: float = 0
     samples_at: At | None = None
     fft: float = 0
     fft_length: int = 0
+    thin: float = 0
+    thin_rank: int = 0
+    thin_rows: int = 0
     prefix: float = 0
     in_loop: bool = False
     names: dict[str, float] = {}

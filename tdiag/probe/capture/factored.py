@@ -29,7 +29,7 @@ class FactoredAgain:
     ) -> None:  # fmt: skip
         """A call of this line returned after ``took`` ns."""
         if name in PRODUCTS and len(args) == 2:
-            if _transposed(*args) and _is_lower(args[0]):
+            if is_product_with_itself(*args) and _is_lower(args[0]):
                 self.products.keep(result, [(line, took)])
         elif name in FACTORS:
             given = args[0] if args else kwargs.get("input")
@@ -45,18 +45,19 @@ class FactoredAgain:
         return self.products.get(getattr(value, "_base", None)) if known is None else known
 
 
-def _transposed(one: Any, other: Any) -> bool:
+def is_product_with_itself(one: Any, other: Any) -> bool:
     """Whether these are a matrix, or a batch of them, and its transpose: views of one memory."""
     return (
         isinstance(one, torch.Tensor)
         and isinstance(other, torch.Tensor)
         and one.dim() == other.dim() >= 2
-        and one.shape == other.shape
-        and one.shape[-1] == one.shape[-2] > 1
+        and one.shape == (*other.shape[:-2], other.shape[-1], other.shape[-2])
+        and one.shape[-2] > 1
         and one.data_ptr() == other.data_ptr()
         and one.stride() == (*other.stride()[:-2], other.stride(-1), other.stride(-2))
     )
 
 
 def _is_lower(value: torch.Tensor) -> bool:
-    return readable(value) and not value.detach().triu(1).any()
+    square = value.shape[-1] == value.shape[-2]
+    return square and readable(value) and not value.detach().triu(1).any()

@@ -11,6 +11,7 @@ from ..wire import (
     BACKWARD_END,
     FORWARD_BEGIN,
     FORWARD_END,
+    GRAD_ON,
     MODULE_SHIFT,
     NEXT_BEGIN,
     NEXT_END,
@@ -30,12 +31,12 @@ SUMS = (
     "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
     "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "gathered",
     "gathered_used", "separate", "penalty", "indexed", "factored", "multiplied_out", "alike",
-    "moved_again", "moved_bytes", "work", "fft",
+    "copied_on", "thin", "moved_again", "moved_bytes", "work", "fft",
 )  # fmt: skip
 # The parts of a call's time that are known when it returns; others, when its result is used.
 KNOWN_AT_ONCE = (
     "constant", "frozen", "copied", "prefix", "unwritten", "mostly_zero", "nonzero", "indexed",
-    "fft", "low_rank_used", "gathered_used", "factored", "alike",
+    "fft", "low_rank_used", "gathered_used", "factored", "alike", "copied_on",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
@@ -71,6 +72,7 @@ class LineCalls:
 
     __slots__ = (*SUMS, "backward", "conversions", "names", "turns", "repeated", "weighted",
                  "singly", "loop", "shared", "joined", "into", "contraction", "fft_length",
+                 "thin_rank", "thin_rows",
                  "matrices", "samples_at")  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,7 +83,8 @@ class LineCalls:
         self.low_rank = self.low_rank_used = self.moved_again = self.moved_bytes = 0
         self.work = self.fft = self.fft_length = self.gathered = self.gathered_used = 0
         self.separate = self.penalty = self.indexed = self.factored = self.multiplied_out = 0
-        self.alike = self.matrices = 0
+        self.alike = self.copied_on = self.matrices = 0
+        self.thin = self.thin_rank = self.thin_rows = 0
         self.contraction = ""
         self.turns: set[int] = set()
         self.repeated = self.weighted = self.singly = self.joined = 0
@@ -108,6 +111,8 @@ class LineCalls:
         self.singly += other.singly
         self.joined = max(self.joined, other.joined)
         self.fft_length = max(self.fft_length, other.fft_length)
+        if other.thin_rank > self.thin_rank:
+            self.thin_rank, self.thin_rows = other.thin_rank, other.thin_rows
         self.matrices = max(self.matrices, other.matrices)
         self.loop = more(self.loop, other.loop)
         self.shared = more(self.shared, other.shared)
@@ -131,6 +136,8 @@ class LineCalls:
             "joined": self.joined,
             "samples_at": self.samples_at,
             "fft_length": self.fft_length,
+            "thin_rank": self.thin_rank,
+            "thin_rows": self.thin_rows,
             "matrices": self.matrices,
             "contraction": self.contraction,
             "backward": {name: self.backward[name] for name in ("elapsed", *KNOWN_AT_ONCE)}
@@ -158,6 +165,7 @@ class Lines:
         self.updated = False  # the open calls follow an optimizer's step
         self.graded = False  # they follow a backward: an update comes, or another pass of the model
         self.in_call = False  # a module is being called
+        self.loads = self.learns = False  # a loader was asked; a forward of this step has gradients
         self.of_grad = False  # that backward was torch.autograd.grad, perhaps within a loss
         self.repeats = RepeatedCalls()  # since the last batch or backward
         self.step, self.read = probe.step, 0  # how far the step's log has been followed
@@ -226,6 +234,7 @@ class Lines:
         if code == FORWARD_BEGIN:
             self.in_call = True
             self._call(argument >> MODULE_SHIFT)
+            self.learns |= bool(argument & GRAD_ON)
         elif code == FORWARD_END:
             self.phase, self.in_call = _OPEN, False
             if self.deciding is not None:
@@ -242,6 +251,8 @@ class Lines:
             self.updated = code == OPTIMIZER_END or (code == STEP_END and by_update)
             self.graded = code == BACKWARD_END and by_update
             self.phase = _OPEN if self.updated or self.graded else _BEGINS[code]
+            self.loads |= code == NEXT_BEGIN
+            self.learns &= code not in (OPTIMIZER_END, STEP_END)
             self.deciding = None
             self.called.clear()
             self._forget_repeats()
@@ -267,13 +278,20 @@ class Lines:
             # Before the model is called it augments a batch: forward, as in the clean steps.
             self.phase = "loss" if self.called else "forward"
         elif self.called - {module}:
+            if self._acts():
+                self._settle("prepare")
             self.phase, self.deciding = _OPEN, module
             self.turn += 1
         else:
             over = self.updated or (self.graded and not self.of_grad)
-            self._begin("prepare" if over else "forward")
+            self._begin("prepare" if over or self._acts() else "forward")
             self.phase, self.updated, self.graded = "forward", False, False
             self.called.add(module)
+
+    def _acts(self) -> bool:
+        """Whether the open calls follow an agent's action, and step its environment or draw from
+        its memory (docs/phases.md, "Between two pairs")."""
+        return bool(self.called) and not (self.loads or self.learns)
 
     def _decide(self, module: int, is_loss: bool) -> None:
         self._settle("loss" if is_loss else "forward")

@@ -22,6 +22,7 @@ from .backward_time import BackwardTimes
 from .batch_work import BatchWork
 from .constants import Constants
 from .contractions import Contractions
+from .copied_on import CopiedOn
 from .copied_rows import RowCopies
 from .cost_on_device import device_ns
 from .equal_matrices import EqualMatrices
@@ -40,6 +41,7 @@ from .prefixes import JOINS, Prefixes
 from .separate_gradients import GRADS, SeparateGradients
 from .switched import Capture
 from .syncs import HostWaits
+from .thin_factors import ThinFactors
 from .thrown_away import ThrownAway
 from .transforms import awkward_length
 from .zeros import Zeros
@@ -111,7 +113,8 @@ class OpsCapture(Capture):
         self.prefixes, self.never_used = Prefixes(), UnusedResults(alone=ranks()[1] == 1)
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
         self.gathered, self.penalties = GatheredWeights(), Penalties()
-        self.factored, self.equal = FactoredAgain(), EqualMatrices()
+        self.factored, self.equal, self.copied_on = FactoredAgain(), EqualMatrices(), CopiedOn()
+        self.thin = ThinFactors()
         self.gradients = SeparateGradients()
         self.backward = BackwardTimes()
         self.constants = self.inspection.constants or Constants(self.probe)
@@ -235,6 +238,8 @@ class OpsCapture(Capture):
             line.indexed += spent * by_brackets(name, args)
             self.penalties.seen(name, args, kwargs, result, line, spent)
             self.factored.seen(name, args, kwargs, result, line, spent)
+            self.thin.seen(name, args, kwargs, result, line, spent)
+            self.copied_on.seen(name, args, kwargs, result, at, line, spent)
             if length := awkward_length(name, args, kwargs, result, spent):
                 line.fft += spent
                 line.fft_length = max(line.fft_length, length)

@@ -36,7 +36,8 @@ class Zeros:
     """One per window ``ops``."""
 
     def __init__(self) -> None:
-        self.made: ByTensor[bool] = ByTensor()  # tensors that were made of zeros
+        # Tensors that were made of zeros → the lines that made and filled them, and how long, ns.
+        self.made: ByTensor[list[tuple[LineCalls, int]]] = ByTensor()
         self.classes: ByTensor[int] = ByTensor()  # one-hot vectors → how many numbers each has
         # On a device: by tensor and line, the operand and what its products took, ns.
         self.unread: dict[tuple[int, int], tuple[weakref.ref[Any], LineCalls, int]] = {}
@@ -47,7 +48,10 @@ class Zeros:
         """A call of this line returned after ``took`` ns."""
         if name in ZEROS:
             if isinstance(result, torch.Tensor) and result.numel() >= FEWEST:
-                self.made.keep(result, True)
+                self.made.keep(result, [(line, took)])
+            return
+        if name == "__setitem__" and (made := self.made.get(args[0])):
+            made.append((line, took))
             return
         if name == "one_hot":
             self.classes.keep(result, result.shape[-1])
@@ -56,7 +60,7 @@ class Zeros:
         if took < LONG_NS or name not in SUMS | CONVOLUTIONS | WHOLE:
             return
         operands = list(tensors_in(args, kwargs))
-        written = min(map(self._written, operands), default=1.0)
+        written = min((self._needed(x) for x in operands), default=1.0)
         if written <= MOST_WRITTEN:
             line.unwritten += round(took * (1 - written))
         if name in SUMS:
@@ -87,6 +91,16 @@ class Zeros:
         if classes := self.classes.get(value):
             return 1 / classes
         return _nonzero(value) if readable(value) else 1.0
+
+    def _needed(self, value: torch.Tensor) -> float:
+        """The share of it that is written. What it took to make and to fill the rest is counted at
+        its first product: its gradient is as large."""
+        written, made = self._written(value), self.made.get(value)
+        if made and written <= MOST_WRITTEN:
+            for line, took in made:
+                line.unwritten += round(took * (1 - written))
+            made.clear()
+        return written
 
     def _written(self, value: torch.Tensor) -> float:
         """The share of a tensor that its slices with any value but zero span, in all dimensions; 1
