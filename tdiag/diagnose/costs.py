@@ -126,9 +126,11 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
             prepares = high * in_preparing(finding, evidence, budget, on_batch)
-            # It makes no batch: a loss before the model is called, or calls of the model itself.
+            # It makes no batch: a loss before the model is called, calls of the model itself, or a
+            # buffer that is copied.
             calls_model = {"prepare", "forward"} <= set(finding.components)
-            if cls == "python_loss" or (cls == "overhead" and calls_model):
+            apart = cls == "python_loss" or finding.cls == "memory"
+            if apart or (cls == "overhead" and calls_model):
                 costs.by_class["cpu"] = max(0.0, costs.by_class.get("cpu", 0.0) - prepares)
             else:
                 high -= prepares

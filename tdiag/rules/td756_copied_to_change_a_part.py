@@ -21,7 +21,7 @@ parts in a list and join them then.
 ## How the gain is computed
 The time of these calls × the share of the result that was there before, with their backward. Low
 end: nine tenths of that; half, if gradients are recorded, because other calls must then choose
-between old and new rows.
+between old and new rows. High end: as much as the stack samples show, if that is more.
 
 ## When this advice is wrong
 If something keeps the older tensors and must not see new rows in them.
@@ -29,9 +29,13 @@ If something keeps the older tensors and must not see new rows in them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, count, ns, where
@@ -54,15 +58,22 @@ SAVED_LOW_FRAC = Threshold(
 )
 
 
-def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
+def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
     part = part_of_calls(
         phases, ops, None, lambda x: x.copied_on_ns, (*BEFORE_BACKWARD, "after_step")
     )
     if part is None:
         return None
     line = part.lines[0]
-    whole, learns = part.ns + part.backward_ns, any(x.grad_calls for x in part.lines)
+    learns = any(x.grad_calls for x in part.lines)
     low = LOW_END_FRAC if learns else SAVED_LOW_FRAC
+    gain = part.gain_if_less(
+        low, 1.0, f"low end: {percent(low)} of the copying goes; high end: all of it"
+    )
+    # Memory that is asked for again may cost more outside of the window that counts calls.
+    sampled = _sampled(part.lines, stacks) * budget.step_ns
+    gain = replace(gain, high_ns=max(gain.high_ns, sampled))
+    whole = max(part.ns + part.backward_ns, sampled)
     return Found(
         summary=(
             f"A whole buffer is copied to add to it or to change a part of it{where(line.at)}: that"
@@ -83,11 +94,16 @@ def check(budget: Budget, phases: Phases, ops: Ops) -> Found | None:
             code="buffer = torch.empty(capacity, width)  # once\n"
             "buffer[(at + torch.arange(len(rows))) % capacity] = rows.detach()  # at += len(rows)",
         ),
-        gain=part.gain_if_less(
-            low, 1.0, f"low end: {percent(low)} of the copying goes; high end: all of it"
-        ),
+        gain=gain,
         at=line.at,
     )
+
+
+def _sampled(lines: Sequence[OpLine], stacks: Stacks | None) -> float:
+    """The copies' share of the training thread's samples."""
+    parts = {x.at.spot: x.copied_on_ns / x.elapsed_ns for x in lines if x.elapsed_ns}
+    training = stacks.training if stacks else ()
+    return sum(x.self_frac * parts.get(x.at.spot, 0.0) for x in training)
 
 
 def fires() -> Evidence:

@@ -49,7 +49,8 @@ _BY = "(benchmarks/rule_constants.py td757)."
 MANY_ROWS = Threshold(
     96,
     "rows",
-    f"{_MEASURED}: from 96 rows on at least twice as fast, up to 64 at most three times {_BY}",
+    "Between the sizes of the benchmark behind the four below: from 96 rows on its factors were at"
+    " least twice as fast, up to 64 rows at most three times.",
 )
 FEW_FASTER_LOW = Threshold(1.02, "times as fast", f"{_MEASURED}: the least of 24 to 64 rows {_BY}")
 FEW_FASTER_HIGH = Threshold(3.0, "times as fast", f"{_MEASURED}: the most of 24 to 64 rows {_BY}")

@@ -21,6 +21,7 @@ _CHANGES = {
 # What leaves a part of a tensor, or all.
 _PARTS = {"__getitem__", "narrow", "detach", "view", "reshape"}
 MOST_CHANGED = 0.5  # of the numbers
+MOST_WAITING = 100  # calls of a line
 
 
 class CopiedOn:
@@ -28,8 +29,12 @@ class CopiedOn:
 
     def __init__(self) -> None:
         self.copies: ByTensor[Any] = ByTensor()  # what a line copied, and parts of it → the line
-        self.cloned: ByTensor[tuple[LineCalls, int]] = ByTensor()  # not yet changed → took, ns
-        self.changed: ByTensor[bool] = ByTensor()
+        # A clone that is not changed yet → its line, if that had copied it before, and the call.
+        self.clones: ByTensor[tuple[Any, bool, LineCalls, int]] = ByTensor()
+        self.changed: ByTensor[tuple[Any, bool]] = ByTensor()  # the same, of a clone that was
+        # By line that copies: calls that count once it copies what it copied before. The first copy
+        # in the window has none before it.
+        self.first: dict[Any, list[tuple[LineCalls, float]]] = {}
 
     def seen(
         self, name: str, args: Any, kwargs: Any, result: Any, at: Any, line: LineCalls, took: int
@@ -38,31 +43,44 @@ class CopiedOn:
         if at is None:
             return
         first = args[0] if args else kwargs.get("tensors", kwargs.get("input"))
+        own = self.copies.get(first) == at
         if name in JOINS and isinstance(first, (list, tuple)):
-            before = sum(x.numel() for x in first if self.copies.get(x) == at)
-            if before and not result.requires_grad:
-                line.copied_on += round(took * before / max(1, result.numel()))
+            if not result.requires_grad:
+                own = any(self.copies.get(x) == at for x in first)
+                largest = max(x.numel() for x in first)
+                self._count(at, own, line, took * largest / max(1, result.numel()))
             self.copies.keep(result, at)
         elif name in _CHANGES:
-            if self.copies.get(first) == at and _is_small(kwargs.get("source", args[-1]), first):
-                line.copied_on += took
+            if _is_small(kwargs.get("source", args[-1]), first):
+                self._count(at, own, line, took)
             self.copies.keep(result, at)
         elif name == "clone":
-            if self.copies.get(first) == at:
-                self.cloned.keep(result, (line, took))
+            self.clones.keep(result, (at, own, line, took))
             self.copies.keep(result, at)
         elif name == "__setitem__":
-            cloned = self.cloned.get(first)
-            if cloned is not None and _is_small(args[2], first):
-                cloned[0].copied_on += cloned[1]
-                line.copied_on += took
-                self.cloned.drop(first)
-                self.changed.keep(first, True)
+            made = self.clones.get(first)
+            if made is not None and _is_small(args[2], first):
+                origin, own, copying, ns = made
+                self._count(origin, own, copying, ns)
+                self._count(origin, own, line, took)
+                self.clones.drop(first)
+                self.changed.keep(first, (origin, own))
         elif name in _PARTS and (origin := self.copies.get(first)):
             self.copies.keep(result, origin)
-            if first in self.changed and result.requires_grad and name == "__getitem__":
+            changed = self.changed.get(first)
+            if changed and result.requires_grad and name == "__getitem__":
                 # Its gradient is as large as the buffer.
-                line.copied_on += round(took * max(0.0, 1 - result.numel() / first.numel()))
+                self._count(*changed, line, took * max(0.0, 1 - result.numel() / first.numel()))
+
+    def _count(self, at: Any, own: bool, line: LineCalls, ns: float) -> None:
+        """``own``: the line copied what it had copied before."""
+        waiting = self.first.setdefault(at, [])
+        if own:
+            for each, spent in (*waiting, (line, ns)):
+                each.final.copied_on += round(spent)
+            waiting.clear()
+        elif len(waiting) < MOST_WAITING:
+            waiting.append((line, ns))
 
 
 def _is_small(written: Any, whole: torch.Tensor) -> bool:

@@ -36,7 +36,7 @@ SUMS = (
 # The parts of a call's time that are known when it returns; others, when its result is used.
 KNOWN_AT_ONCE = (
     "constant", "frozen", "copied", "prefix", "unwritten", "mostly_zero", "nonzero", "indexed",
-    "fft", "low_rank_used", "gathered_used", "factored", "alike", "copied_on",
+    "fft", "low_rank_used", "gathered_used", "factored", "alike",
 )  # fmt: skip
 MOST_NAMES = 6  # named calls per line
 
