@@ -24,10 +24,12 @@ def test_the_page_and_the_picture_are_of_today() -> None:
 
 
 def test_predictions_are_held_against_what_was_measured() -> None:
-    text = "\n".join(accuracy_page.of_predictions([PAIR, {**PAIR, "measured": 8.0}]))
-    assert "| range holds the gain | 1 of 2 | 80 % |" in text
-    assert "median | 4.0 | ≤ 2.5 |" in text
-    assert "median | 2.00× |" in text, "exact, and off by four"
+    drawn = {"range": True, "width": 2.0, "off": 1.5}
+    none = {"range": None, "width": None, "off": None}
+    text = "\n".join(accuracy_page.of_predictions([PAIR, {**PAIR, "measured": 8.0}], [drawn, none]))
+    assert "| range holds the gain | 1 of 2 | 2 of 3 | 80 % |" in text
+    assert "median | 4.00 | 4.00 | ≤ 2.5 |" in text
+    assert "median | 2.00× | 1.50× |" in text, "exact, off by four, and off by half"
     assert "1 predicted too little, 0 too much" in text
 
 
