@@ -345,16 +345,16 @@ def _leading(ops: Ops, frames: Sequence[CallFrame]) -> Leading:
     called, acts = {}, set()
     for x in ops.lines:
         function = function_key(x.at.file, x.at.function)
-        if ops.acts and x.phase == "forward" and not x.grad_calls:
+        if ops.acts and x.phase in ("forward", "prepare") and not x.grad_calls:
             acts.add((function, x.at.line))
         else:
             called[x.at.spot] = x.phase
             found[function][x.at.line].add(x.phase)
-    for number, frame in enumerate(frames):
-        if phase := called.get((frame.file, frame.line)):
-            above = list(_up(number, frames))
-            for function, line in above if acts.isdisjoint(above) else ():
-                found[function][line].add(phase)
+    seen = [(called.get((x.file, x.line)), list(_up(n, frames))) for n, x in enumerate(frames)]
+    acts -= {call for phase, above in seen if phase in TRAINING for call in above}
+    for phase, above in seen:
+        for function, line in above if phase and acts.isdisjoint(above) else ():
+            found[function][line].add(phase or "")
     return found
 
 

@@ -66,12 +66,15 @@ def test_an_evaluation_below_the_step_runs_after_it() -> None:
     assert [x.at.line for x in beside_the_step(AFTER, lines, ops(*calls), stacked)] == [55]
 
 
+@pytest.mark.parametrize("phase", ["forward", "prepare"])
 @pytest.mark.parametrize(("acts", "drawn"), [(True, [44, 30]), (False, [])])
-def test_an_agent_acts_before_its_batch_is_drawn(acts: bool, drawn: list[int]) -> None:
-    """``main``: 40 acts, 44 draws the batch (line 30), 46 learns. Both forwards run line 19."""
+def test_an_agent_acts_before_its_batch_is_drawn(acts: bool, drawn: list[int], phase: str) -> None:
+    """``main``: 40 acts, 44 draws the batch (line 30), 46 learns and moves the batch before that.
+    Both forwards run line 19."""
     calls = replace(
         ops(
-            op_line(40, "forward", 3, at=at(40, "main")),
+            op_line(40, phase, 3, at=at(40, "main")),
+            op_line(46, "prepare", 3, at=at(46, "main")),
             op_line(19, "forward", 9, at=at(19, "forward"), grad_calls=4.0),
             op_line(53, "optimizer", 9, at=at(53, "learn")),
         ),
