@@ -2,9 +2,9 @@
 
 ## What it measures
 Calls that copy what the same line copied before, and change or add less than half of it:
-`torch.cat` and its like, which record no gradients; `clone` with an assignment to some rows after
-it; `index_copy`, `scatter` and others that return a copy. And what picks rows of such a copy, where
-gradients are recorded. Counted while torch calls are counted.
+`torch.cat` and its like; `clone` with an assignment to some rows after it; `index_copy`, `scatter`
+and others that return a copy. Only what records no gradients when it is copied counts. And what
+picks rows of such a copy, where gradients are recorded. Counted while torch calls are counted.
 
 ## Why it is slow
 All that was there is copied: a replay memory, a queue of keys, a table of embeddings. Memory of

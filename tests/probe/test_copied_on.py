@@ -43,6 +43,10 @@ HERE = next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if "# HERE" in li
         ),
         ("queue = queue.clone(); queue[:] = 1.5 * queue", 0.0, 0.0),  # all is new
         ("queue = queue.clone()", 0.0, 0.0),
+        # Each copy is needed for its gradients.
+        ("for row in rows: y = y.clone(); y[row] = y[row - 1] * 2", 0.0, 0.0),
+        ("for row in rows: y = y.index_fill(0, row, 1.5)", 0.0, 0.0),
+        ("for row in rows: y = torch.cat([y[1:], y[:1] * 2])", 0.0, 0.0),
         ("both = torch.cat([queue, x])", 0.0, 0.0),  # the queue stays as it is
         ("first, second = second, torch.cat([first[:100], x])", 0.0, 0.6),
         ("y = torch.cat([y, y * 2]); y = y[:100]", 0.0, 0.0),

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.engine import run_rule
+from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Finding
 from tdiag.rules.catalogue import find
-from tdiag.rules.examples import MS, budget, loaders, phases
+from tdiag.rules.examples import MS, at, budget, loaders, phases
 
 
 @pytest.mark.parametrize(
@@ -81,3 +82,28 @@ def test_steps_right_after_a_start_are_slower_altogether(epochs: float, at_best_
     found = run_rule(find("TD203"), Evidence().add(step, clean, restarted))
     assert isinstance(found, Finding)
     assert found.at_best_ns == pytest.approx(at_best_ms * MS, rel=0.02)
+
+
+@pytest.mark.parametrize(("kept", "more_ms"), [(False, (7.5, 12.5)), (True, (0.0, 0.0))])
+def test_evaluations_restart_workers_as_well(kept: bool, more_ms: tuple[float, float]) -> None:
+    """Once in four steps: 40 ms for their workers, 10 for one fetch, 30 for one forward pass, of
+    80 in all."""
+    (train,) = loaders(
+        num_workers=2, worker_start_ns=(400 * MS,) * 5, load_ns=8 * MS, collate_ns=0.0
+    ).loaders
+    evaluating = replace(
+        train, id=2, role="eval", worker_start_ns=(40 * MS,) * 5, load_ns=10 * MS,
+        persistent_workers=kept, created_at=at(52),
+    )  # fmt: skip
+    clean = phases({"data_wait": 1.5}, data_wait=20, forward=30, evaluation=20)
+    clean = replace(clean, iterator_start_ns=10 * MS, batches={1: 1.0}, eval_batches_per_step=0.25)
+    step = budget(data_wait=20, forward=30, evaluation=20)
+    found = run_rule(
+        find("TD203"), Evidence().add(step, clean, Loaders(loaders=(train, evaluating)))
+    )
+    assert isinstance(found, Finding)
+    low, high = 8.0 + more_ms[0], 18.0 + more_ms[1]
+    assert found.at_best_ns == pytest.approx(high * MS)
+    assert found.recoverable_ns == pytest.approx((low + high) * MS / 2)
+    assert ("evaluation" in found.components) is not kept
+    assert ("The same for evaluations at train.py:52." in found.fix.text) is not kept

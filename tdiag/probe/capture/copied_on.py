@@ -1,6 +1,7 @@
 """Buffers that a line copies in each step to change a part.
 
-``queue = torch.cat([queue[n:], keys])``, or ``table = table.clone(); table[rows] = new``.
+``queue = torch.cat([queue[n:], keys])``, or ``table = table.clone(); table[rows] = new``. What is
+copied records no gradients, so that backward does not need it as it was.
 """
 
 from __future__ import annotations
@@ -42,19 +43,22 @@ class CopiedOn:
         """A call of this line, at ``at``, returned after ``took`` ns."""
         if at is None:
             return
-        first = args[0] if args else kwargs.get("tensors", kwargs.get("input"))
-        own = self.copies.get(first) == at
+        first = args[0] if args else kwargs.get("tensors")
         if name in JOINS and isinstance(first, (list, tuple)):
             if not result.requires_grad:
                 own = any(self.copies.get(x) == at for x in first)
                 largest = max(x.numel() for x in first)
                 self._count(at, own, line, took * largest / max(1, result.numel()))
-            self.copies.keep(result, at)
-        elif name in _CHANGES:
+                self.copies.keep(result, at)
+            return
+        if not isinstance(first, torch.Tensor):
+            return
+        own, constant = self.copies.get(first) == at, not first.requires_grad
+        if name in _CHANGES and constant:
             if _is_small(kwargs.get("source", args[-1]), first):
                 self._count(at, own, line, took)
             self.copies.keep(result, at)
-        elif name == "clone":
+        elif name == "clone" and constant:
             self.clones.keep(result, (at, own, line, took))
             self.copies.keep(result, at)
         elif name == "__setitem__":
