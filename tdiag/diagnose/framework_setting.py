@@ -6,7 +6,7 @@ import ast
 
 from tdiag.frameworks import settings
 from tdiag.model.place import Place
-from tdiag.rules.syntax import function_at, name_of, tree_of
+from tdiag.rules.syntax import name_of, place_at, tree_of
 
 
 def made_at(place: Place | None, code: str, driver: str, parts: tuple[str, ...]) -> Place | None:
@@ -24,9 +24,7 @@ def made_at(place: Place | None, code: str, driver: str, parts: tuple[str, ...])
     words.sort(key=lambda word: (_is_text(word.value), names.index(word.arg or "")))
     if not words or [word.arg for word in words].count(words[0].arg) > 1:
         return place
-    line = words[0].lineno
-    function = function_at(Place(place.file, line))
-    return Place(place.file, line, function.name if function else "")
+    return place_at(place.file, words[0].lineno)
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -24,6 +24,11 @@ class ByTensor(Generic[Value]):
         known = self._known.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None
 
+    def get_or_base(self, tensor: Any) -> Value | None:
+        """The same; of a view that is not known, what is known of the tensor it is a view of."""
+        known = self.get(tensor)
+        return self.get(getattr(tensor, "_base", None)) if known is None else known
+
     def __contains__(self, tensor: Any) -> bool:
         known = self._known.get(id(tensor))
         return known is not None and known[0]() is tensor

@@ -14,10 +14,10 @@ from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Gain
 from tdiag.rules.log_lines import logging_spots
+from tdiag.rules.loop_lines import FORWARD
 from tdiag.rules.thresholds import FEWER_ROWS_FRAC, LOW_END_FRAC
 from tdiag.units import duration, percent
 
-FORWARD = ("forward", "loss")
 BEFORE_BACKWARD = ("prepare", *FORWARD)
 BACKWARD_TIMES = Threshold(
     4,

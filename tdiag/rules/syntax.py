@@ -56,6 +56,12 @@ def function_at(at: Place) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     return found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
 
+def place_at(file: str, line: int) -> Place:
+    """The place with the function around it, "" outside of any."""
+    function = function_at(Place(file, line))
+    return Place(file, line, function.name if function else "")
+
+
 def innermost(
     tree: ast.Module | None, kinds: tuple[type[ast.stmt | ast.expr], ...], line: int
 ) -> ast.stmt | ast.expr | None:

@@ -43,7 +43,7 @@ from tdiag.probe.wire import is_user_file
 from tdiag.rules.base import Abstain, Found, Gain, count, frac, held, text, where
 from tdiag.rules.examples import at, budget, loaders
 from tdiag.rules.fetch_lines import collate_place
-from tdiag.rules.syntax import function_at, innermost, name_of, tree_of
+from tdiag.rules.syntax import innermost, name_of, place_at, tree_of
 from tdiag.rules.thresholds import FEWER_ROWS_FRAC
 from tdiag.units import percent
 
@@ -184,21 +184,16 @@ def _padding_line(loader: Loader) -> Place | None:
             nodes = [x for x in (ast.walk(scope) if scope else ()) if isinstance(x, KINDS)]
             lines = [node.lineno for node in nodes if _pads(node, names)]
             if lines:
-                return _line(place.file, min(lines))
+                return place_at(place.file, min(lines))
     places = (collate, read, loader.created_at)
     files = {place.file for place in places if place and is_user_file(place.file)}
     fixed = [
-        _line(file, node.lineno)
+        place_at(file, node.lineno)
         for file in files
         for node in ast.walk(tree_of(file) or ast.Module([], []))
         if isinstance(node, ast.Call) and _padding(node) == "max_length"
     ]
     return fixed[0] if len(fixed) == 1 else None
-
-
-def _line(file: str, line: int) -> Place:
-    function = function_at(Place(file, line))
-    return Place(file, line, function.name if function else "")
 
 
 def _pads(node: ast.AST, names: set[str]) -> bool:

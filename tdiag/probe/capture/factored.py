@@ -33,16 +33,12 @@ class FactoredAgain:
                 self.products.keep(result, [(line, took)])
         elif name in FACTORS:
             given = args[0] if args else kwargs.get("input")
-            made = self._known(given)
+            made = self.products.get_or_base(given)
             if made is not None:
                 line.factored += took
                 for each, ns in made:
                     each.final.multiplied_out += ns
                 made.clear()
-
-    def _known(self, value: Any) -> list[tuple[LineCalls, int]] | None:
-        known = self.products.get(value)
-        return self.products.get(getattr(value, "_base", None)) if known is None else known
 
 
 def is_product_with_itself(one: Any, other: Any) -> bool:

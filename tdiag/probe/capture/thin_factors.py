@@ -22,7 +22,7 @@ SOLVES = FACTORS | {
 }  # fmt: skip
 # What uses a factor of it.
 _USES = {"linalg_solve_triangular", "cholesky_solve", "cholesky_inverse", "triangular_solve"}
-MOST_COLUMNS_FRAC = 0.25  # of the rows
+MOST_COLUMNS_FRAC = 0.25  # of the rows: as many as were measured (rules/td757)
 
 
 class ThinFactors:
@@ -50,7 +50,7 @@ class ThinFactors:
                     self.sums.keep(result, (known[0], [*known[1], (line, took)]))
         elif name in SOLVES:
             value = args[0] if args else kwargs.get("input", kwargs.get("A"))
-            if known := _of(self.sums, value):
+            if known := self.sums.get_or_base(value):
                 rank, made = known
                 self._count(line, took, rank, value)
                 for each, ns in made:
@@ -61,18 +61,13 @@ class ThinFactors:
                         self.factors.keep(part, rank)
         elif name in _USES:
             for value in args[:2]:
-                if rank := _of(self.factors, value):
-                    self._count(line, took, rank, value)
+                if (of := self.factors.get_or_base(value)) is not None:
+                    self._count(line, took, of, value)
 
     def _count(self, line: LineCalls, took: int, rank: int, value: torch.Tensor) -> None:
         line.thin += took
         if rank > line.thin_rank:
             line.thin_rank, line.thin_rows = rank, value.shape[-1]
-
-
-def _of(known: ByTensor[Any], value: Any) -> Any:
-    found = known.get(value)
-    return known.get(getattr(value, "_base", None)) if found is None else found
 
 
 def _is_diagonal(value: Any, like: torch.Tensor) -> bool:
