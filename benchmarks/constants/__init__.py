@@ -17,9 +17,9 @@ Figures = dict[str, float]
 Is = Literal["least", "most", "median", "between"]
 
 SUBJECTS = (
-    "attention", "backward", "buffers", "calls", "chosen", "contracted", "covariances", "gathered",
-    "indexed", "inverses", "loading", "models", "optimizers", "penalties", "processes", "slices",
-    "transforms", "twins",
+    "attention", "backward", "buffers", "calls", "chosen", "contracted", "covariances", "dropped",
+    "gathered", "indexed", "inverses", "loading", "models", "optimizers", "penalties", "processes",
+    "slices", "transforms", "twins",
 )  # fmt: skip
 
 

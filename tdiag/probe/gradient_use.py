@@ -17,6 +17,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import dynamo, places
+from .graph_parts import ComputedFor, parts
 from .models import watched_by_script
 from .patches import Patches, hidden
 from .wire import MOST_GRAPH_NODES
@@ -69,6 +70,9 @@ class GradientUse:
         self.hook: Any = None
         # By the user's line and the line that called it, for several losses may share a helper.
         self.lines: dict[Any, dict[int, Written]] = {}
+        self.parts: dict[
+            Any, dict[frozenset[Any], ComputedFor]
+        ] = {}  # of the line's graph, by optimizers
         self.now: dict[int, Written] = {}  # the line whose call runs
         self.before: dict[int, Any] = {}  # by optimizer: the gradients before that call
         self.stepped: set[int] = set()  # optimizers that stepped since it began, in a hook perhaps
@@ -111,7 +115,11 @@ class GradientUse:
         self.probe.recorder.write(
             "backwards",
             lines=[
-                [self._place(place), [self._row(owner, w) for owner, w in line.items()]]
+                [
+                    self._place(place),
+                    [self._row(owner, w) for owner, w in line.items()],
+                    self._parts(place),
+                ]
                 for place, line in self.lines.items()
             ],
         )
@@ -125,6 +133,14 @@ class GradientUse:
         _, made_at = self.boundary.known.get(optimizer, (0, None))
         return [made_at, w.module, w.values, w.depth, w.calls, w.gone]
 
+    def _parts(self, place: Any) -> list[list[Any]]:
+        """With the numbers of the line's rows, null for leaves without an optimizer."""
+        number = {owner: k for k, owner in enumerate(self.lines[place])}
+        return [
+            [[number.get(x) for x in owners], part.nodes, part.products, part.numbers]
+            for owners, part in self.parts.get(place, {}).items()
+        ]
+
     def _begins(self, loss: Any, kwargs: Any) -> None:
         for owner, written in list(self.waiting.items()):
             if all(map(_is_gone, written[0].read)):
@@ -132,7 +148,7 @@ class GradientUse:
                     each.gone += 1
         place = calling()
         if place not in self.lines and len(self.lines) < MOST_LINES and not kwargs.get("inputs"):
-            self.lines[place] = self._reached(loss.grad_fn)
+            self.lines[place], self.parts[place] = self._reached(loss.grad_fn)
         self.now = self.lines.get(place, {})
         self.before = {owner: _gradients(written) for owner, written in self.now.items()}
         self.stepped.clear()
@@ -151,8 +167,8 @@ class GradientUse:
             self.stepped.add(owner)
             self.waiting.pop(owner, None)
 
-    def _reached(self, node: Any) -> dict[int, Written]:
-        """By optimizer; empty if the graph is too large to walk through."""
+    def _reached(self, node: Any) -> tuple[dict[int, Written], dict[frozenset[Any], ComputedFor]]:
+        """By optimizer, and the parts of the graph; empty if it is too large to walk through."""
         found: dict[int, Written] = {}
         parameters: dict[int, list[Any]] = {}
         try:
@@ -160,13 +176,14 @@ class GradientUse:
                 if (owner := self.owners.get(id(leaf))) is not None:
                     parameters.setdefault(owner, []).append(leaf)
                     found[owner] = Written(0, depth, self.modules.get(id(leaf), ""), [])
+            parts_of = parts(node, lambda leaf: self.owners.get(id(leaf)))
         except OverflowError:
-            return {}
+            return {}, {}
         for owner, mine in parameters.items():
             mine.sort(key=torch.Tensor.numel)
             found[owner].values = sum(map(torch.Tensor.numel, mine))
             found[owner].read = [weakref.ref(leaf) for leaf in mine[:READ]]
-        return found
+        return found, parts_of
 
 
 def calling() -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ BEFORE, AFTER, LOSS = (
 )  # fmt: skip
 def test_what_nothing_uses(tmp_path: Path, parts: dict[str, str], line: int) -> None:
     share, lines = never_used(tmp_path, **parts)
-    assert share > 0.3
+    assert share > 0.1  # half, but others may use the core meanwhile
     assert lines == [line]
 
 

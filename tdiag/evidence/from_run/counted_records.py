@@ -138,3 +138,38 @@ class OpsRecord(Record):
     backwards: int = 0
     synced: int | None = None
     backward_other: float | None = None
+
+
+class WrittenFor(msgspec.Struct, array_like=True):
+    """The gradients that a line's calls of backward compute for one optimizer: where it was made,
+    the class of the module that has its parameters, how many numbers these are, their distance from
+    the loss in nodes of the graph, and the calls whose gradients were gone before it stepped."""
+
+    made_at: At
+    module: str
+    values: int
+    depth: int
+    calls: int
+    gone: int
+
+
+class GraphPart(msgspec.Struct, array_like=True):
+    """What backward computes for these of the line's optimizers (None: for leaves without one):
+    nodes of the graph, multiplications, and the elements of the gradients that the nodes take."""
+
+    optimizers: list[int | None]
+    nodes: int
+    products: float
+    numbers: int
+
+
+class BackwardAt(msgspec.Struct, array_like=True):
+    at: At
+    written: list[WrittenFor]
+    parts: list[GraphPart] = []
+
+
+class BackwardsRecord(Record):
+    """The lines that call backward."""
+
+    lines: list[BackwardAt] = []

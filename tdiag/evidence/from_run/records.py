@@ -326,25 +326,6 @@ class InspectionRecord(Record):
     kept_since: int = 0  # steps ago
 
 
-class WrittenFor(msgspec.Struct, array_like=True):
-    """The gradients that a line's calls of backward compute for one optimizer: where it was made,
-    the class of the module that has its parameters, how many numbers these are, their distance from
-    the loss in nodes of the graph, and the calls whose gradients were gone before it stepped."""
-
-    made_at: At
-    module: str
-    values: int
-    depth: int
-    calls: int
-    gone: int
-
-
-class BackwardsRecord(Record):
-    """The lines that call backward."""
-
-    lines: list[tuple[At, list[WrittenFor]]] = []
-
-
 class InputRecord(Record):
     """A tensor passed to an outermost module."""
 

@@ -11,11 +11,15 @@ import numpy as np
 from tdiag import __version__
 from tdiag.evidence.device import Device
 from tdiag.evidence.from_run.clean import Clean
-from tdiag.evidence.from_run.counted_records import CallsRecord, OpsRecord
+from tdiag.evidence.from_run.counted_records import (
+    BackwardAt,
+    BackwardsRecord,
+    CallsRecord,
+    OpsRecord,
+)
 from tdiag.evidence.from_run.event_files import Process, beside_of, workers_of
 from tdiag.evidence.from_run.model import longest
 from tdiag.evidence.from_run.records import (
-    BackwardsRecord,
     CalledRecord,
     FlagsRecord,
     InspectionRecord,
@@ -244,20 +248,32 @@ def make_optim(lead: Process) -> list[Kind]:
 
 
 def _dropped(record: BackwardsRecord) -> Iterator[DroppedAt]:
-    for at, written in record.lines:
-        gone = [x for x in written if x.gone > MAJORITY_FRAC * x.calls]
-        kept = [x for x in written if x not in gone]
-        if gone:
+    for line in record.lines:
+        gone = [x for x in line.written if x.gone > MAJORITY_FRAC * x.calls]
+        kept = [x for x in line.written if x not in gone]
+        if gone and line.parts:
             most = max(gone, key=lambda x: x.values)
             nearer = max((x.depth for x in kept), default=0)
+            nodes, products, numbers = _shares(line, [line.written.index(x) for x in gone])
             yield DroppedAt(
-                at=location(at),
+                at=location(line.at),
                 values=sum(x.values for x in gone),
                 kept=sum(x.values for x in kept),
                 beyond=all(x.depth > nearer for x in gone),
+                nodes_frac=nodes,
+                products_frac=products,
+                numbers_frac=numbers,
                 module=most.module,
                 optimizer_at=location(most.made_at),
             )
+
+
+def _shares(line: BackwardAt, gone: list[int]) -> Iterator[float]:
+    """What only these optimizers need of the nodes, the products and the numbers, 0..1."""
+    only = [x for x in line.parts if set(x.optimizers) <= set(gone)]
+    for name in ("nodes", "products", "numbers"):
+        every = sum(getattr(x, name) for x in line.parts)
+        yield sum(getattr(x, name) for x in only) / every if every else 0.0
 
 
 def _optimizer(record: OptimizerRecord, looks: list[InspectionRecord]) -> Optimizer:
