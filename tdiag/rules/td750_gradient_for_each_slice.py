@@ -3,8 +3,8 @@
 ## What it measures
 In the traced backward of one function: how often a tensor of one size is filled with zeros, and
 how often such a tensor is added to another. Both belong to slices (`x[:, t]`, `x[:, numbers]`) that
-are taken one by one from a larger tensor. On a CPU their time is scaled by clean step ÷ traced
-step; on a device it is that of their kernels.
+are taken one by one from a larger tensor, most of them by the function's own lines. On a CPU their
+time is scaled by clean step ÷ traced step; on a device it is that of their kernels.
 
 ## Why it is slow
 The gradient of a slice is a tensor as large as the whole, with zeros around the slice, and all
@@ -40,7 +40,7 @@ from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import TAKING, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import Threshold
+from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, held, ns, same_function, where
 from tdiag.rules.device_waits import ISSUING, busy_scale, issuing_cuts, shortened_cuts
 from tdiag.rules.examples import at, budget, traced
@@ -157,26 +157,28 @@ def _sliced(work: Work, ops: Ops | None) -> Iterator[Sliced]:
         wholes = max(1.0, fills - adds)
         place = function if stacks or ops is None else _taking(fills, ops)
         # One without a place of the user's is a library's own.
-        if place is None or _by_mask(place, ops):
+        if place is None or (ops and _taken(place, ops) < MAJORITY_FRAC * fills):
             continue
         if fills >= MIN_SLICES * wholes:
             spent = sum(op.spent_ns for op in members)
             yield Sliced(place, dims, fills, wholes, spent, 2 * fills + adds - 2 * wholes)
 
 
-def _by_mask(place: Place, ops: Ops | None) -> bool:
-    """Whether all that the function takes of tensors is what a mask selects: its backward fills a
-    whole gradient, too, and is no slice's."""
-    mine = [x for x in ops.lines if same_function(x.at, place)] if ops else []
+def _taken(place: Place, ops: Ops) -> float:
+    """Slices that the function's own lines take in a step. Not what a library takes that they call
+    (the three parts of nn.MultiheadAttention), nor what a mask selects: its backward fills a whole
+    gradient, too, and is no slice's."""
+    mine = [x for x in ops.lines if same_function(x.at, place)]
     taken = sum(x.names.get(name, 0.0) for x in mine for name in TAKING)
-    return 0 < taken <= sum(x.conversions.get("masked_select", 0.0) for x in mine)
+    return taken - sum(x.conversions.get("masked_select", 0.0) for x in mine)
 
 
 def _taking(fills: float, ops: Ops) -> Place | None:
-    """Without stacks in the trace: the line that takes as many slices in a step, or next more."""
+    """Without stacks in the trace: the line that takes as many slices in a step, or next more. Most
+    of a line's slices would be of this tensor: one that takes many more takes others."""
     lines = [x for x in ops.lines if x.grad_calls]
     taken = [(sum(x.names.get(name, 0.0) for name in TAKING), x.at) for x in lines]
-    enough = [(number, at) for number, at in taken if number >= fills]
+    enough = [(number, at) for number, at in taken if fills <= number <= fills / MAJORITY_FRAC]
     return min(enough, key=itemgetter(0))[1] if enough else None
 
 

@@ -64,3 +64,25 @@ def test_what_masks_select_is_no_slice() -> None:
     slicing = replace(selecting, names={"__getitem__": 8.0}, conversions={})
     assert run_rule(RULE, changed(8.0, 8.0).add(ops(selecting))) is None
     assert isinstance(run_rule(RULE, changed(8.0, 8.0).add(ops(slicing))), Finding)
+
+
+def test_slices_of_the_library_are_not_the_scripts() -> None:
+    """The three parts of nn.MultiheadAttention's projection, in four layers that a line calls."""
+    layers = op_line(44, "forward", 60, grad_calls=60.0, at=at(44, "forward"),
+                     names={"multi_head_attention_forward": 4.0, "__getitem__": 1.0})  # fmt: skip
+    assert run_rule(RULE, changed(12.0, 8.0).add(ops(layers))) is None
+    own = replace(layers, names={"linear": 4.0, "__getitem__": 12.0})
+    assert isinstance(run_rule(RULE, changed(12.0, 8.0).add(ops(own))), Finding)
+
+
+def test_without_stacks_a_line_that_takes_many_more_takes_others() -> None:
+    """A loss over pairs takes 500 scores; the model's layers take 12 parts."""
+    evidence = changed(12.0, 8.0)
+    work = evidence.get(Work)
+    assert work is not None
+    work = Work(ops=tuple(replace(op, at=None) for op in work.ops), calls=600.0)
+    pairs = op_line(60, "loss", 1500, grad_calls=1500.0, names={"__getitem__": 500.0})
+    assert run_rule(RULE, evidence.add(work, ops(pairs))) is None
+    parts = op_line(44, "forward", 60, grad_calls=60.0, names={"__getitem__": 20.0})
+    found = run_rule(RULE, evidence.add(work, ops(pairs, parts)))
+    assert isinstance(found, Finding) and found.location == at(44)
