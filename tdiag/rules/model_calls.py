@@ -65,6 +65,12 @@ class ModelLoop:
         """The module for whole sequences, if this is a recurrent cell."""
         return SEQUENCES.get(self.name, "")
 
+    @property
+    def of_cells(self) -> tuple[tuple[OpLine, ...], float]:
+        """The lines that call recurrent cells, and how often in the counted steps."""
+        lines = tuple(x for x in self.lines if x.names.keys() & SEQUENCES.keys())
+        return lines, sum(x.names.get(name, 0.0) for x in lines for name in SEQUENCES)
+
 
 def model_loop(
     modules: Modules | None, phases: Phases | None, ops: Ops | None, trees: CallTrees | None

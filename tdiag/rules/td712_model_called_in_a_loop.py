@@ -29,13 +29,14 @@ environments you choose) and on how much of a call is fixed cost, of which only 
 measured: the cost of as many empty torch calls. So the low end is certain: half of that minimum if
 calls wait for values read from the previous one (as with two environments), else all of it except
 one call's share (device: of the idle time), or, of independent calls, all but five times what their
-shapes need; for cells, the smallest measured gain, or on a device the idle time of all kernels but
-two for each call. High end: the time of all calls but one, with what the loop's lines do for each
-of them; on a device the idle time, and if that is most of the step, what the kernels take beyond
-their arithmetic; if calls do work, and for cells, the largest measured
-gain, or what their shapes leave; for a recurrence with the gates of an LSTM, a GRU or a plain
-recurrent layer (by its sigmoids and hyperbolic tangents), what torch's own leaves. To measure it,
-time a step with two, four and eight at once: the time saved is 1/2, 3/4 and 7/8 of the fixed cost.
+shapes need; for cells, the smallest measured gain of each call of one, or on a device the idle time
+of all kernels but two for each call. High end: the time of all calls but one, with what the loop's
+lines do for each of them; on a device the idle time, and if that is most of the step, what the
+kernels take beyond their arithmetic; if calls do work, and for cells, the largest measured gain, or
+what their shapes leave, beside cells with nearly all that the turn's other lines take; for a
+recurrence with the gates of an LSTM, a GRU or a plain recurrent layer (by its sigmoids and
+hyperbolic tangents), what torch's own leaves. To measure it, time a step with two, four and eight
+at once: the time saved is 1/2, 3/4 and 7/8 of the fixed cost.
 
 ## When this advice is wrong
 A recurrence over one sequence cannot be stacked: compile it. Stepping several environments or
@@ -145,7 +146,8 @@ def check(
     return Found(
         summary=(
             f"{name} is called {loop.calls:.0f} times per step with the same weights{place}:"
-            f" {duration(spent / loop.calls)} per call with its backward,"
+            f" {duration(spent / loop.calls)} per {'turn' if loop.sequence else 'call'} with its"
+            " backward,"
             f" {percent(spent / budget.step_ns)} of the step.{_dependence(loop)}"
         ),
         evidence=(
@@ -249,9 +251,13 @@ def _on_cpu(
         *at_best,
     )
     if cell:
-        low, high = saved_by_sequence(loop.sequence, loop.calls, cost.spent_ns, dispatch)
+        lines, calls = loop.of_cells
+        cells = cost_of(lines, phases, ops, dispatch)
+        low, high = saved_by_sequence(loop.sequence, calls * to_clean, cells.spent_ns, dispatch)
         # What is done beside the cells, for each step of the sequence, is then done once.
-        return _Cost(cost.spent_ns, low, measures, min(1.0, (high + least) / cost.spent_ns))
+        high += cells.dispatch_ns * to_clean
+        high += (cost.spent_ns - cells.spent_ns) * (1 - 1 / WORKING_HIGH)
+        return _Cost(cost.spent_ns, low, measures, min(1.0, high / cost.spent_ns))
     if loop.written_out:
         left = LEFT[loop.written_out] * loop.calls * dispatch.op_ns
         most, limit = max(0.0, 1 - left / cost.spent_ns), f"as nn.{loop.written_out} takes the rest"

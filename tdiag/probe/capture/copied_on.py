@@ -12,8 +12,8 @@ import torch
 
 from ..by_tensor import ByTensor
 from .lines import LineCalls
+from .operands import JOINS
 
-_JOINS = {"cat", "concat", "concatenate", "hstack", "vstack", "row_stack"}
 # Each returns a copy of its first argument with other numbers in a part of it.
 _CHANGES = {
     "index_copy", "index_put", "index_fill", "index_add", "scatter", "scatter_add", "slice_scatter",
@@ -44,7 +44,7 @@ class CopiedOn:
         if at is None:
             return
         first = args[0] if args else kwargs.get("tensors")
-        if name in _JOINS and isinstance(first, (list, tuple)):
+        if name in JOINS and isinstance(first, (list, tuple)):
             if not result.requires_grad:
                 own = any(self.copies.get(x) == at for x in first)
                 largest = max(x.numel() for x in first)

@@ -9,6 +9,8 @@ import torch
 from ..models import plain
 
 MATRIX = {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm"}
+# What copies tensors into a larger one.
+JOINS = {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack"}
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
 # Shorter calls may be fixed cost, which fewer numbers do not save (fixed_cost.NO_OVERHEAD_NS).
 LONG_NS = 100_000

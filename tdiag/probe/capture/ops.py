@@ -36,8 +36,9 @@ from .library_calls import LibraryCall, LibraryCalls
 from .lines import LineCalls, Lines
 from .low_rank import LowRank
 from .never_used import UnusedResults
+from .operands import JOINS
 from .penalties import Penalties
-from .prefixes import JOINS, Prefixes
+from .prefixes import Prefixes
 from .separate_gradients import GRADS, SeparateGradients
 from .switched import Capture
 from .syncs import HostWaits

@@ -17,8 +17,8 @@ import torch
 from .. import places
 from ..by_tensor import ByTensor
 from .lines import LineCalls
+from .operands import JOINS
 
-JOINS = {"cat", "concat", "concatenate", "stack"}
 LAYERS = {"embedding", "linear", "conv1d"}  # their input comes first, then the weight
 FOLLOWED = {
     "__getitem__", "view", "reshape", "to", "long", "float", "clone", "contiguous", "detach",

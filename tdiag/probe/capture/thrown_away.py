@@ -21,7 +21,7 @@ import torch
 from ..by_tensor import ByTensor
 from .frozen_weights import BRANCHES, flat, tensors_in
 from .lines import LineCalls
-from .operands import LONG_NS
+from .operands import JOINS, LONG_NS
 
 PRODUCTS = {
     "linear", "bilinear", "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm", "einsum",
@@ -42,7 +42,6 @@ ELEMENTWISE = {
 ROWS = {"softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "all", "any", "gather"}
 NORMS = {"layer_norm", "rms_norm"}
 MIXES = {"softmax", "log_softmax"} | NORMS  # of which each number depends on its whole row
-JOINS = {"stack", "cat", "concat", "concatenate"}
 GATHERS = {"gather", "take_along_dim"}  # which take single numbers of rows
 CHECKS = {"all", "any", "_is_all_true"}  # of truth values
 PICKS = {
