@@ -79,7 +79,7 @@ def adversaries() -> Iterator[tuple[str, nn.Module, nn.Module, tuple[int, ...]]]
     yield "encoders", encoder(8, 64, 2, 6), encoder(6, 64, 1, 1), (24, 8)
 
 
-@measures(td732_gradients_dropped__LEAST_HELD_FRAC="least")
+@measures(graph_shares__LEAST_HELD_FRAC="least")
 def fakes_not_detached() -> Figures:
     """The part of backward that the generator takes ÷ the least of its shares of the graph."""
     figures = {}

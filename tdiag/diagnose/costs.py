@@ -25,9 +25,9 @@ from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
 from tdiag.rules.log_lines import written_in_forward
 from tdiag.rules.loops import in_loss
-from tdiag.rules.own_workers import taken_by_workers
+from tdiag.rules.own_workers import taken_by_threads, taken_by_workers
 from tdiag.rules.thresholds import HIGH_FRAC, MIN_SAMPLES
-from tdiag.rules.waits import cores_beside
+from tdiag.rules.waits import cores_beside, fills_a_queue
 
 # Classes with one cause for the user and one share of the step to save: a step that waits for data,
 # and a device that the host leaves idle. The member class determines the fix.
@@ -36,6 +36,9 @@ FAMILIES = {"input": ("io", "cpu", "input", "loader"), "host": ("overhead", "syn
 _MEASURED = frozenset(
     {"io", "cpu", "input", "loader", "h2d", "sync", "comm", "eval", "rollout", "checkpoint"}
 )
+
+# What may have the cores that computing waits for.
+WORKERS, THREADS = "the loader's workers", "other threads of the program"
 
 # Component → the class of its waste: time that a better program would not spend.
 _WASTE = {
@@ -75,7 +78,8 @@ class Costs:
     by_line: tuple[str, StackLine] | None = None
     # The line that called the framework whose loop explains the time around the step.
     by_framework: StackLine | None = None
-    by_workers: float = 0.0  # share of the step that computing waits for cores of the own workers
+    # Of computing: the share of the step that waits for cores, what has them, and its class.
+    crowded: tuple[float, str, str] | None = None
     of_lines: dict[Spot, str] = field(default_factory=dict)  # classes of their own
     unseen: bool = False  # no evidence shows which lines take the time
 
@@ -149,7 +153,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     inside = costs.by_class.get("logging", 0.0) + costs.by_class.get("eval", 0.0) - budget.step_ns
     if inside > 0 and "eval" in costs.by_class:
         costs.by_class["eval"] -= inside
-    _from_own_workers(costs, evidence, budget)
+    _from_own_work(costs, evidence, budget)
     _from_framework(costs, evidence, budget)
     _from_lines(costs, evidence, budget)
     explain_by_lines(costs, evidence, budget)
@@ -187,16 +191,22 @@ def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:
     costs.add("cpu" if working else "io", costs.unknown.pop("prepare"))
 
 
-def _from_own_workers(costs: Costs, evidence: Evidence, budget: Budget) -> None:
-    """Computing waits while the loader's workers preprocess on the same cores: that time is
-    preprocessing's."""
-    loaders, threads = evidence.get(Loaders), evidence.get(Threads)
-    loader = loaders.train() if loaders else None
-    lost = taken_by_workers(evidence.get(System), loader, threads) * costs.compute
-    if lost >= NOTICEABLE_FRAC * budget.step_ns and not budget.has_device:
-        costs.by_workers = lost / budget.step_ns
+def _from_own_work(costs: Costs, evidence: Evidence, budget: Budget) -> None:
+    """Computing waits while the loader's workers, or other threads, work on the same cores: that
+    time is preprocessing's, unless what the threads do is not known to be."""
+    loaders, threads, phases = evidence.get(Loaders), evidence.get(Threads), evidence.get(Phases)
+    if budget.has_device or phases is None:
+        return
+    loader, system = loaders.train() if loaders else None, evidence.get(System)
+    lost, whose, cls = taken_by_workers(system, loader, threads) * costs.compute, WORKERS, "cpu"
+    if not lost:
+        lost, whose = taken_by_threads(budget, phases, system, loader, threads), THREADS
+        lost = min(lost, costs.compute)
+        cls = "cpu" if fills_a_queue(evidence.get(Stacks)) else "overhead"
+    if lost >= NOTICEABLE_FRAC * budget.step_ns:
+        costs.crowded = lost / budget.step_ns, whose, cls
         costs.compute -= lost
-        costs.add("cpu", lost)
+        costs.add(cls, lost)
 
 
 def _from_framework(costs: Costs, evidence: Evidence, budget: Budget) -> None:

@@ -122,11 +122,9 @@ def judge(evidence: Evidence, budget: Budget | None, findings: Sequence[Finding]
         what = NEITHER if words == WORDS["input"] else f"for {words.removeprefix('waiting for ')}"
         summary = f"{whole:.0%} of the step waits for data: {choice.share:.0%} {what}"
     summary += _next(choice)
-    if family == "input" and costs.by_workers:
-        summary += (
-            f"; {costs.by_workers:.0%} of the step is computing that waits for a core which the"
-            " loader's workers have"
-        )
+    share, whose, cls = costs.crowded or (0.0, "", "")
+    if family_of(cls) == family:
+        summary += f"; {share:.0%} of the step computes and waits for a core that {whose} have"
     if family == "input":
         mine = [f for f in findings if family_of(f.cls) == family and not f.advisory]
         summary += fetched_by(evidence, budget, mine)

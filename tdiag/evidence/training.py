@@ -267,22 +267,33 @@ class Recomputations(Kind, frozen=True, kw_only=True):
     forward_ns: float | None
 
 
+class GraphShares(Kind, frozen=True, kw_only=True):
+    """What backward computes for some parameters alone, of the nodes of its graph, of their
+    multiplications and of the numbers in the gradients that the nodes take, 0..1."""
+
+    nodes: float
+    products: float
+    numbers: float
+
+
+class UnusedBackward(Kind, frozen=True, kw_only=True):
+    """Of all lines' graphs together, for parameters that no optimizer has."""
+
+    shares: GraphShares
+
+
 class DroppedAt(Kind, frozen=True, kw_only=True):
     """A line that calls backward: ``values`` numbers in parameters whose gradients are mostly gone
     before their optimizer steps, ``kept`` in those whose optimizer uses them. ``beyond``: the
-    former are further from the loss, so that backward goes on for their sake alone. ``nodes_frac``,
-    ``products_frac``, ``numbers_frac``: what is computed for them alone, of the nodes of the graph,
-    of their multiplications and of the numbers in the gradients that the nodes take, 0..1.
-    ``module``: the class that has most of them, "" if unknown; ``optimizer_at``: where their
-    optimizer is made."""
+    former are further from the loss, so that backward goes on for their sake alone. ``shares``: of
+    the line's graph, for them alone. ``module``: the class that has most of them, "" if unknown;
+    ``optimizer_at``: where their optimizer is made."""
 
     at: Place | None
     values: int
     kept: int
     beyond: bool
-    nodes_frac: float
-    products_frac: float
-    numbers_frac: float
+    shares: GraphShares
     module: str = ""
     optimizer_at: Place | None = None
 

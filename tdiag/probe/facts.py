@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -266,29 +267,29 @@ def measure_dispatch() -> dict[str, float]:
     gradients (forward and backward together). The best of a few rounds: noise only adds.
 
     If the script's own torch profiler is on, also without it: ``op_unprofiled_ns``, from a new
-    thread, which no other thread's profiler records. Takes about a millisecond, between two
-    windows; touches no random state.
+    thread, which no other thread's profiler records; nor is a thread within the function that
+    another one transforms (``vmap``), where nothing may call backward. Takes about a millisecond,
+    between two windows; touches no random state.
     """
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    price = _on_a_new_thread(_prices) if transformed else _prices()
+    if profiler_is_on():
+        price["op_unprofiled_ns"] = _on_a_new_thread(_prices)["op_ns"]
+    return price
+
+
+def _prices() -> dict[str, float]:
     value = torch.ones(1, device="cpu")
     with torch.no_grad():
         plain = min(_time_plain(value) for _ in range(ROUNDS))
     with torch.enable_grad():
         graded = min(_time_graded(value) for _ in range(ROUNDS))
-    price = {"op_ns": plain / OPS, "grad_op_ns": graded / OPS}
-    if profiler_is_on():
-        price["op_unprofiled_ns"] = _on_a_new_thread() / OPS
-    return price
+    return {"op_ns": plain / OPS, "grad_op_ns": graded / OPS}
 
 
-def _on_a_new_thread() -> int:
-    found: list[int] = []
-
-    def measure() -> None:
-        value = torch.ones(1, device="cpu")
-        with torch.no_grad():
-            found.append(min(_time_plain(value) for _ in range(ROUNDS)))
-
-    thread = threading.Thread(target=measure)
+def _on_a_new_thread(measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    found: list[dict[str, float]] = []
+    thread = threading.Thread(target=lambda: found.append(measure()))
     thread.start()
     thread.join()
     return found[0]

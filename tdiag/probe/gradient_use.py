@@ -18,9 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import dynamo, places
 from .graph_parts import ComputedFor, parts
-from .models import watched_by_script
+from .models import class_name, watched_by_script
 from .patches import Patches, hidden
-from .wire import MOST_GRAPH_NODES
+from .wire import MOST_GRAPH_NODES, NO_OPTIMIZER
 
 if TYPE_CHECKING:
     from .boundary import Boundary
@@ -65,7 +65,7 @@ class GradientUse:
         # id of a parameter → the class of its outermost module.
         self.modules: dict[int, str] = {}
         for module in modules:
-            name = type(module).__name__
+            name = class_name(module)
             self.modules.update(dict.fromkeys(map(id, module.parameters()), name))
         self.hook: Any = None
         # By the user's line and the line that called it, for several losses may share a helper.
@@ -79,9 +79,10 @@ class GradientUse:
         self.waiting: dict[int, list[Written]] = {}  # by optimizer, since it last stepped
 
     def begin(self) -> None:
-        # A parameter that no optimizer has: Inspection._unused_gradients. Compiled graphs would
+        # Which parameters no optimizer has: Inspection._unused_gradients. Compiled graphs would
         # notice the hooks, and the script's own modes would see what reads the gradients.
-        if len(self.uses) < 2 or dynamo.compiled_frames() or watched_by_script():
+        several = len(self.uses) > 1 or any(p not in self.owners for p in self.modules)
+        if not several or dynamo.compiled_frames() or watched_by_script():
             return
         original: Any = torch.Tensor.backward
         boundary, guard, thread = self.boundary, self.probe.guard, self.probe.marks.thread
@@ -134,8 +135,8 @@ class GradientUse:
         return [made_at, w.module, w.values, w.depth, w.calls, w.gone]
 
     def _parts(self, place: Any) -> list[list[Any]]:
-        """With the numbers of the line's rows, null for leaves without an optimizer."""
-        number = {owner: k for k, owner in enumerate(self.lines[place])}
+        """With the numbers of the line's rows, null for leaves that are no parameters."""
+        number = {owner: k for k, owner in enumerate(self.lines[place])} | {NO_OPTIMIZER: -1}
         return [
             [[number.get(x) for x in owners], part.nodes, part.products, part.numbers]
             for owners, part in self.parts.get(place, {}).items()
@@ -167,6 +168,10 @@ class GradientUse:
             self.stepped.add(owner)
             self.waiting.pop(owner, None)
 
+    def _owner(self, leaf: Any) -> int | None:
+        known = self.owners.get(id(leaf))
+        return NO_OPTIMIZER if known is None and id(leaf) in self.modules else known
+
     def _reached(self, node: Any) -> tuple[dict[int, Written], dict[frozenset[Any], ComputedFor]]:
         """By optimizer, and the parts of the graph; empty if it is too large to walk through."""
         found: dict[int, Written] = {}
@@ -176,7 +181,7 @@ class GradientUse:
                 if (owner := self.owners.get(id(leaf))) is not None:
                     parameters.setdefault(owner, []).append(leaf)
                     found[owner] = Written(0, depth, self.modules.get(id(leaf), ""), [])
-            parts_of = parts(node, lambda leaf: self.owners.get(id(leaf)))
+            parts_of = parts(node, self._owner)
         except OverflowError:
             return {}, {}
         for owner, mine in parameters.items():

@@ -21,6 +21,7 @@ from .contents import of_arguments
 from .models import (
     MOST_LOOKS,
     FrozenValues,
+    class_name,
     ddp_settings,
     describe,
     find_ddp,
@@ -163,8 +164,9 @@ class Inspection:
         names: dict[int, tuple[str, str]] = {}
         for _, module in self.alive():
             for name, layer in module.named_modules():
-                if isinstance(weight := layer._parameters.get("weight"), torch.Tensor):
-                    names.setdefault(id(weight), (name, type(layer).__name__))
+                weight = dict(layer.named_parameters(recurse=False)).get("weight")
+                if weight is not None:
+                    names.setdefault(id(weight), (name, class_name(layer)))
         return names
 
     def alive(self) -> list[tuple[int, torch.nn.Module]]:
@@ -232,7 +234,7 @@ class Inspection:
             modules = alive[number].named_modules() if number in alive else ()
             for name, module in modules:
                 if vars(module).get("requires_grad") is False:
-                    found[number] = name or type(module).__name__
+                    found[number] = name or class_name(module)
                     break
         return found
 

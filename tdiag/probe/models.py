@@ -32,6 +32,12 @@ def node_of(tensor: torch.Tensor) -> Any:
         return None
 
 
+def class_name(module: torch.nn.Module) -> str:
+    """Of a scripted module: that of the one that it was made from."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return str(module.original_name) if scripted else type(module).__name__
+
+
 def nodes_below(roots: Iterable[torch.Tensor]) -> set[Any]:
     """The nodes of the graph of these tensors, about ``MOST_GRAPH_NODES`` at most."""
     seen = {node for node in map(node_of, roots) if node is not None}
@@ -53,6 +59,11 @@ def plain(tensor: Any) -> bool:
         and not tensor.is_quantized
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+def recorded_by_jit() -> bool:
+    """Whether torch.jit.trace runs: it would make ops of tdiag's a part of the script's graph."""
+    return torch._C._get_tracing_state() is not None
 
 
 def watched_by_script() -> bool:
@@ -198,7 +209,7 @@ def scan(module: torch.nn.Module) -> dict[str, Any]:
     of device: bytes of parameters}, `conv_bytes` and of these `channels_last_bytes` (weights of 4
     dimensions)."""
     layers = list(module.modules())
-    classes = Counter(type(layer).__name__ for layer in layers)
+    classes = Counter(map(class_name, layers))
     dtypes: dict[str, int] = {}
     devices: dict[str, int] = {}
     for parameter in module.parameters():
@@ -212,7 +223,7 @@ def scan(module: torch.nn.Module) -> dict[str, Any]:
     return {
         "classes": dict(classes.most_common(MOST_CLASSES)),
         "mode_dependent": sorted(
-            {type(layer).__name__ for layer in layers if isinstance(layer, MODE_DEPENDENT)}
+            {class_name(layer) for layer in layers if isinstance(layer, MODE_DEPENDENT)}
         ),
         "dtypes": dtypes,
         "devices": devices,

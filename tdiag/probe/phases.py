@@ -20,6 +20,7 @@ from torch.nn.modules.loss import _Loss
 
 from . import dynamo, places
 from .boundary import is_compiling
+from .models import class_name, recorded_by_jit
 from .patches import RETURNS, hidden
 from .record import MOST_VALUES, here, wall_ns
 from .wire import (
@@ -102,7 +103,8 @@ class ModuleWatch:
 
         @functools.wraps(self.pristine)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or forward.depth or not forward.probe.marks.mine():
+            apart = is_compiling() or recorded_by_jit()
+            if apart or forward.depth or not forward.probe.marks.mine():
                 return forward.pristine(self, *args, **kwargs)
             forward.probe.guard(forward._watch_class)(type(self))
             return forward._outermost(None, self, args, kwargs)
@@ -155,7 +157,8 @@ class ModuleWatch:
 
         @functools.wraps(original or self.pristine)
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if forward.depth or is_compiling() or (here() != marks.thread and not marks.mine()):
+            apart = forward.depth or is_compiling() or recorded_by_jit()
+            if apart or (here() != marks.thread and not marks.mine()):
                 return (original or module.__call__)(self, *args, **kwargs)
             modes = calls.get(id(self))
             known = modes and modes[_grad_enabled() * 2 + bool(self.training)]
@@ -238,8 +241,8 @@ class ModuleWatch:
         self.probe.recorder.write(
             "module",
             id=number,
-            name=type(module).__name__,
-            at=places.definition(type(module).forward),
+            name=class_name(module),
+            at=places.definition(getattr(type(module), "forward", None)),  # none if scripted
             parameters=sum(p.numel() for p in parameters),
             parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
             loss=isinstance(module, _Loss),

@@ -113,6 +113,7 @@ BY_CLOSURE, BY_MICRO_BATCH = "closure", "micro-batch"
 
 # Up to how many nodes of a graph are counted.
 MOST_GRAPH_NODES = 20_000
+NO_OPTIMIZER = -1  # in a `backwards` record, for parameters that no optimizer has
 # The name of a call of torch.autograd.grad that differentiates one element of a tensor.
 GRAD_OF_ELEMENT = "grad of an element"
 

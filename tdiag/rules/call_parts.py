@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from tdiag.evidence.sampled import Stacks
-from tdiag.evidence.steps import Phases
+from tdiag.evidence.steps import Phases, component_of
 from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Gain
@@ -90,8 +90,8 @@ class PartOfCalls:
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Where its time is, backward included."""
-        return tuple(dict.fromkeys((*self.spent, "backward")))
+        """The components of the budget with its time, backward included."""
+        return tuple(dict.fromkeys((*map(component_of, self.spent), "backward")))
 
     def gain(self, dispatch: Dispatch | None) -> Gain:
         """Of giving these calls fewer rows or columns: their fixed cost stays."""
@@ -169,14 +169,16 @@ def backward_share(
     """The share of this part of the lines' calls in backward. Where its time by line was not
     measured: their share in all time that records gradients, if as many of a line's calls record
     gradients in the part as in all of it."""
+    recorded = sum(part(x) * x.grad_calls / x.calls for x in lines if x.calls)
+    recorded = min(1.0, recorded / (recorded_ns(ops.lines) or 1.0))
     if whole := ops.measured_backward_ns:
         found = sum(_part_of_backward(x, part) for x in lines if x.elapsed_ns)
         share = min(1.0, found / whole)
         error = MEASURED_ERROR_FRAC * min(share, 1 - share)
-        other = (ops.backward_other_ns or 0.0) / whole  # may be theirs
+        # Of the time of no line, as much may be theirs as their calls in forward can cause.
+        other = (ops.backward_other_ns or 0.0) / whole * most_of_backward(recorded)
         return BackwardShare(share - error, share, min(1.0, share + error + other), True)
-    recorded = sum(part(x) * x.grad_calls / x.calls for x in lines if x.calls)
-    share = min(1.0, recorded / (recorded_ns(ops.lines) or 1.0))
+    share = recorded
     return BackwardShare(least_of_backward(share), share, most_of_backward(share), False)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import linecache
 import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tdiag.evidence.sampled import NOT_LOGGING, WRITES, CallFrame, CallTrees, StackLine, Stacks
 from tdiag.evidence.torch_ops import Ops
-from tdiag.model.place import Place
+from tdiag.model.place import Place, Spot
 from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules.callers import lines_that_reach
 from tdiag.rules.files_by_hand import gives_data, of_files
 from tdiag.rules.loop_lines import (
     AFTER,
@@ -36,6 +37,8 @@ _DESCRIBES = re.compile(
 )
 _DESCRIBING = ("(lib/histograms.py)", "(lib/_histograms_impl.py)")
 _DRAWS = ("matplotlib", "seaborn", "plotly", "tabulate", "prettytable")
+# Of libraries of metrics, by which nothing trains that records no gradients.
+_METRICS = ("/torchmetrics/", "/site-packages/evaluate/")
 
 # Calls that change weights or gradients; torch's have an underscore at the end.
 _CHANGES = re.compile(r"[^\W_]_\(|(clip|step|backward|update|optim)\w*\(")
@@ -81,6 +84,7 @@ def described(stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None) -
         if _DESCRIBES.search(linecache.getline(*line.at.spot))
         or line.leaf.endswith(_DESCRIBING)
         or line.library in _DRAWS
+        or called.measures(line, ops)
     ]
     returning = {_function(line) for line in describing if only_returns(line.at)}
     found = [
@@ -103,9 +107,9 @@ def _function(line: StackLine) -> FunctionKey:
 def written_in_forward(
     stacks: Stacks | None, ops: Ops | None, trees: CallTrees | None
 ) -> list[StackLine]:
-    """Lines of the forward and of the loss whose value is only written: a metric for the log; and
-    such calls of ``torch.autograd.grad``. None where torch calls were not counted: then it is
-    unknown which lines train."""
+    """Lines of the forward and of the loss whose value is only written: a metric for the log; such
+    calls of ``torch.autograd.grad``; and lines for which a library computes metrics. None where
+    torch calls were not counted: then it is unknown which lines train."""
     return [] if stacks is None else _written_in_forward(stacks, ops, _Callers.of(ops, trees))
 
 
@@ -113,7 +117,7 @@ def _written_in_forward(stacks: Stacks, ops: Ops | None, called: _Callers) -> li
     if ops is None:
         return []
     within = (x for x in stacks.training if phase_of(x, ops) in FORWARD or derives(x, ops))
-    return [line for line in within if _written_at(line, called, ops)]
+    return [x for x in within if _written_at(x, called, ops) or called.measures(x, ops)]
 
 
 def _written_in_update(stacks: Stacks, ops: Ops | None, called: _Callers) -> list[StackLine]:
@@ -151,20 +155,31 @@ def written_at(line: StackLine, ops: Ops | None, trees: CallTrees | None) -> Pla
 class _Callers(NamedTuple):
     """Who calls whom: ``frames`` of the training thread; ``loops``: functions that lead to the
     forward and to the update; ``trains``: lines that lead to backward or the update, whatever is
-    written of their value; ``learns``: to the forward or backward."""
+    written of their value; ``learns``: to the forward or backward; ``measured``: the share of the
+    samples that lines spend in libraries of metrics, whose modules' calls pass for forwards."""
 
     frames: Sequence[CallFrame]
     loops: Collection[FunctionKey] = ()
     trains: Collection[Call] = ()
     learns: Collection[Call] = ()
+    measured: Mapping[Spot, float] = {}
 
     @classmethod
     def of(cls, ops: Ops | None, trees: CallTrees | None) -> _Callers:
         frames = trees.training if trees else ()
+        reach = lines_that_reach(lambda x: any(name in x.file for name in _METRICS), trees)
+        measured = {at.spot: frac for at, frac in reach.items()}
         if ops is None:
-            return cls(frames)
-        lines = (lines_to(phases, ops, frames) for phases in (TRAINING, (*FORWARD, "backward")))
-        return cls(frames, step_spans(ops, frames), *lines)
+            return cls(frames, measured=measured)
+        trains = lines_to(TRAINING, ops, frames)
+        learns = lines_to((*FORWARD, "backward"), ops, frames)
+        return cls(frames, step_spans(ops, frames), trains, learns, measured)
+
+    def measures(self, line: StackLine, ops: Ops | None) -> bool:
+        """Whether the line mostly computes metrics, and no loss, by a library."""
+        mine = [x for x in ops.lines if x.at.spot == line.at.spot] if ops else []
+        spent = self.measured.get(line.at.spot, 0.0)
+        return spent > MAJORITY_FRAC * line.self_frac and not any(x.grad_calls for x in mine)
 
     def trains_in(self, at: Place) -> bool:
         return function_key(at.file, at.function) in self.loops

@@ -56,6 +56,12 @@ class ModelLoop:
         return self.series == 1
 
     @property
+    def acts(self) -> bool:
+        """Most of its calls record no gradients: an agent's, if there is one."""
+        recorded = sum(line.grad_calls for line in self.lines)
+        return recorded < MAJORITY_FRAC * sum(line.calls for line in self.lines)
+
+    @property
     def written_out(self) -> str:
         """The module for whole sequences whose gates this recurrence computes."""
         return written_out(self.lines, self.counted) if self.chained and not self.sequence else ""

@@ -1,11 +1,11 @@
-"""Cores that a loader's own workers take from the training on a CPU."""
+"""Cores that a program's own workers and threads take from its training on a CPU."""
 
 from __future__ import annotations
 
 from tdiag.evidence.feeding import Loader
 from tdiag.evidence.machine import System, Threads
 from tdiag.evidence.roofline import Roof, Work
-from tdiag.evidence.steps import Budget
+from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import MODEL_PHASES, held
 from tdiag.rules.feed import Feed, left_by_others
@@ -17,9 +17,29 @@ def taken_by_workers(
     """Share of the time, 0..1, in which the training thread was ready and a worker of its own
     loader had the core: it waited in the kernel's run queue, less what other programs took. 0 if
     torch's own threads are more than the cores, because it may have waited for them."""
-    if system is None or loader is None or not loader.num_workers:
+    if loader is None or not loader.num_workers:
         return 0.0
-    if threads is None or threads.processes > 1 or threads.intra_op > system.cores_allowed:
+    return _taken(system, threads)
+
+
+def taken_by_threads(
+    budget: Budget,
+    phases: Phases,
+    system: System | None,
+    loader: Loader | None,
+    threads: Threads | None,
+) -> float:
+    """The same for the program's other Python threads, in ns per step: at most their time on a
+    core. 0 beside workers, which may have had the core."""
+    if loader is not None and loader.num_workers:
+        return 0.0
+    return min(_taken(system, threads) * budget.step_ns, phases.beside_ns or 0.0)
+
+
+def _taken(system: System | None, threads: Threads | None) -> float:
+    if system is None or threads is None:
+        return 0.0
+    if threads.processes > 1 or threads.intra_op > system.cores_allowed:
         return 0.0
     return max(0.0, (system.training_queued_frac or 0.0) - (1.0 - left_by_others(system)))
 

@@ -22,9 +22,9 @@ cost is at least 2 times as fast, the update perhaps not; at most 3.9 times in m
 at best `float32` is as many times as fast as the data sheet says, but at least twice, 64 times if
 that is unknown (replayed if the trace allows it); at worst nothing changes, because kernels are too
 short. Matrix products in `float32` use TF32 only where the program allows it, convolutions unless
-it forbids it. If calls take no longer than their fixed cost, or were not counted, nothing is
-predicted. If only a part of the model is `float64`: the same for its share of the traced
-operations' time, with half the low end.
+it forbids it. If calls take no longer than their fixed cost, nothing is predicted; if that was not
+measured, there is no low end. If only a part of the model is `float64`: the same for its share of
+the traced operations' time, with half the low end.
 
 ## When this advice is wrong
 Long sums and some physics need `float64`: compare the losses.
@@ -205,17 +205,19 @@ def _gain(
         )
         cuts = dict.fromkeys(COMPUTE_FAMILIES, 1 / most)
         return Gain(0.0, computing * (1 - 1 / most), why, ("compute",), high_cuts=cuts)
+    high = computing * (1 - 1 / FASTER_HIGH)
+    measured = f"high end: the most measured ({FASTER_HIGH}×)."
     try:
         cost = fixed_cost(phases, ops, dispatch)
-    except Abstain:
-        return None
+    except Abstain as missing:
+        return Gain(0.0, high, f"low end: nothing, for {missing}; {measured}", MODEL_PHASES)
     if cost.work <= FIXED_COST_FACTOR:
         return None
     return Gain(
         max(0.0, computing - cost.dispatch_ns - held(budget, "optimizer")) * (1 - 1 / FASTER_LOW),
-        computing * (1 - 1 / FASTER_HIGH),
+        high,
         "low end: the calls' fixed cost and the update stay, and the rest has half the bytes and"
-        f" twice the vector width ({FASTER_LOW}×); high end: the most measured ({FASTER_HIGH}×).",
+        f" twice the vector width ({FASTER_LOW}×); {measured}",
         MODEL_PHASES,
     )
 

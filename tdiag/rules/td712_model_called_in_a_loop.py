@@ -53,14 +53,15 @@ from tdiag.evidence.roofline import Roof, Work
 from tdiag.evidence.sampled import CallTrees
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Dispatch, Ops
-from tdiag.evidence.training import Modules
+from tdiag.evidence.torch_ops import Calls, Dispatch, Ops
+from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Fix, Measure
 from tdiag.model.threshold import MAJORITY_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, ns, same_function, where
 from tdiag.rules.callers import inclusive_of_lines
 from tdiag.rules.cells import LEFT, saved_by_sequence
 from tdiag.rules.device_waits import ISSUING, ISSUING_TAGS, issuing_cuts, joined_cuts, starved_ns
+from tdiag.rules.evaluation import rolls_out
 from tdiag.rules.examples import at, budget, module, op_line, ops, phases
 from tdiag.rules.fixed_cost import (
     FIXED_COST_FACTOR,
@@ -106,6 +107,8 @@ def check(
     work: Work | None,
     roof: Roof | None,
     trees: CallTrees | None,
+    flags: Flags | None,
+    counted: Calls | None,
 ) -> Found | None:
     loop = model_loop(modules, phases, ops, trees)
     if loop is None:
@@ -128,9 +131,9 @@ def check(
     high = spent * most
     parts: tuple[str, ...] = (*PHASES, "backward")
     lines_ns = 0.0 if budget.has_device else _done_for_each(loop, ops, trees) * budget.step_ns
-    if cost.most_frac == 1 and lines_ns * (1 - left) > high:
+    if (cost.most_frac == 1 or loop.acts) and lines_ns * most > high:
         # What is done with each call's result, an action drawn and read, is then done once, too.
-        high, parts = lines_ns * (1 - left), (*parts, "prepare", "evaluation")
+        high, parts = lines_ns * most, (*parts, "prepare", "evaluation")
         gone = f"{gone}, with all that is done for each ({duration(lines_ns)} of samples)"
     least, kept = cost.least_ns * LOW_END_FRAC, "half of the fixed costs"
     if loop.sequence and budget.has_device:
@@ -169,6 +172,7 @@ def check(
             best,
         ),
         at=loop.at,
+        cls="rollout" if loop.acts and rolls_out(phases, flags, counted) else "",
     )
 
 

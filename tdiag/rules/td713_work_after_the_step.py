@@ -55,7 +55,10 @@ CODE = "TD713"
 NAME = "work-after-the-step"
 CLASS = "overhead"
 UNTRIED = "how rarely the work may be done is unknown; `--freeze` of its function bounds the gain"
-AFTER = {"TD714": "work that grows with the run grows as well if it is done less often"}
+AFTER = {
+    "TD714": "work that grows with the run grows as well if it is done less often",
+    "TD756": "what is written into the buffer need not be rarer",
+}
 
 
 def check(

@@ -20,10 +20,12 @@ under `torch.no_grad()`, which also saves its graph. If it is meant to be traine
 are missing in the optimizer, or their learning rate is 0.
 
 ## How the gain is computed
-High end: these parameters' share of all parameters of the models that are called, times the time of
-backward. This is an estimate: a convolution computes more per parameter than a dense layer. Low
-end: nothing. Where an optimizer has them all the same, at a learning rate of 0, it still updates
-their state: their share of its time is added, half of that at the low end.
+By the graph of the loss: what leads to these parameters alone, as a share of its nodes, of its
+multiplications and of the numbers in its gradients. Of the time of backward, the largest is the
+high end and nine tenths of the least the low end. Where the graph was not seen, or an optimizer has
+the parameters all the same, at a learning rate of 0: high end by their share of all parameters, low
+end nothing; and that optimizer still updates their state, so their share of its time is added, half
+of that at the low end.
 
 ## When this advice is wrong
 The script itself reads the gradients, for a saliency map, a log, or an update by hand that never
@@ -37,9 +39,10 @@ from collections.abc import Sequence
 
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import Module, Modules, Optimizers
+from tdiag.evidence.training import Module, Modules, Optimizers, UnusedBackward
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
+from tdiag.rules import graph_shares
 from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.examples import budget, module
 from tdiag.rules.syntax import innermost, tree_of
@@ -51,7 +54,12 @@ NAME = "gradients-nobody-uses"
 CLASS = "compute"
 
 
-def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Found | None:
+def check(
+    budget: Budget,
+    modules: Modules,
+    optimizers: Optimizers | None,
+    graph: UnusedBackward | None,
+) -> Found | None:
     idle = [module for module in modules.modules if module.unused_gradients]
     if not idle:
         return None
@@ -64,7 +72,13 @@ def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Fo
     idled = sum(module.unused_with_state for module in idle) / max(all_of_them, 1)
     updates = 0.0 if budget.has_device else held(budget, "optimizer") * min(1.0, idled)
     updating = f", and {duration(updates)} of the optimizer's time" if updates else ""
-    least = "half of the optimizer's part" if updates else "nothing, if these are cheap"
+    low, high = 0.0, share
+    least, most_of = "nothing, if these are cheap", "by the share of the parameters"
+    if updates:
+        least = "half of the optimizer's part"
+    elif graph is not None and graph.shares.nodes:
+        low, high = graph_shares.least(graph.shares), graph_shares.most(graph.shares)
+        least, most_of = f"{percent(low)}, by the least", "by the largest share of its graph"
     places = [x for m in idle for x in (m.trained_at, m.evaluated_at, m.at)]
     at = _calls(most.unused_within, places) or most.trained_at or most.evaluated_at or most.at
     by_name = next((module.frozen_by_name for module in idle if module.frozen_by_name), "")
@@ -83,6 +97,7 @@ def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Fo
         evidence=(
             count("parameters with unused gradients", unused, "probe"),
             count("parameters of all models", all_of_them, "probe"),
+            *(graph_shares.measures(graph.shares) if graph and low else ()),
             ns("backward", backward, "budget"),
         ),
         fix=Fix(
@@ -96,10 +111,10 @@ def check(budget: Budget, modules: Modules, optimizers: Optimizers | None) -> Fo
             code="frozen.requires_grad_(False)  # a module, once before training",
         ),
         gain=Gain(
-            updates * LOW_END_FRAC,
-            backward * share + updates,
-            f"high end: {percent(share)} of backward's {duration(backward)}, by the share of the"
-            f" parameters{updating}; low end: {least}.",
+            backward * low + updates * LOW_END_FRAC,
+            backward * high + updates,
+            f"high end: {percent(high)} of backward's {duration(backward)}, {most_of}{updating};"
+            f" low end: {least}.",
             ("backward", *(("optimizer",) if updates else ())),
         )
         if backward

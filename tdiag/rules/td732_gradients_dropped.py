@@ -39,10 +39,11 @@ from tdiag.evidence.roofline import Work
 from tdiag.evidence.sampled import Stacks
 from tdiag.evidence.steps import Budget
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.training import DroppedAt, DroppedGradients
+from tdiag.evidence.training import DroppedAt, DroppedGradients, GraphShares
 from tdiag.model.diagnosis import Fix
-from tdiag.model.threshold import MAJORITY_FRAC, Threshold
-from tdiag.rules.base import Found, Gain, count, frac, held, ns, where
+from tdiag.model.threshold import MAJORITY_FRAC
+from tdiag.rules import graph_shares
+from tdiag.rules.base import Found, Gain, count, held, ns, where
 from tdiag.rules.device_waits import kernels_ns, shortened_cuts
 from tdiag.rules.examples import at, budget, stack, stacks
 from tdiag.rules.fixed_cost import BACKWARD_WORK
@@ -51,13 +52,6 @@ from tdiag.units import duration, percent
 CODE = "TD732"
 NAME = "gradients-dropped"
 CLASS = "compute"
-
-LEAST_HELD_FRAC = Threshold(
-    0.9,
-    "of the least share",
-    "Measured with torch 2.13 on a CPU: what backward takes for a generator behind its critic ÷ the"
-    " least of its three shares, the least of seven (benchmarks/rule_constants.py td732).",
-)
 
 
 def check(
@@ -70,7 +64,7 @@ def check(
     # Backward that must go through a layer computes two products there: only the one of its weights
     # is for their gradients.
     lines = [
-        x for x in dropped.lines if x.beyond or x.products_frac > MAJORITY_FRAC / BACKWARD_WORK
+        x for x in dropped.lines if x.beyond or x.shares.products > MAJORITY_FRAC / BACKWARD_WORK
     ]
     if not lines:
         return None
@@ -79,9 +73,13 @@ def check(
         took = dict.fromkeys(lines, kernels_ns(budget, work, device, lambda op: op.backward))
     else:
         took = {line: _backward_ns(line, budget, stacks) for line in lines}
-    worst = max(lines, key=lambda line: took[line] * max(_shares(line)))
-    spent, least, most = took[worst], min(_shares(worst)), max(_shares(worst))
-    low = 0.0 if budget.has_device else spent * least * LEAST_HELD_FRAC
+    worst = max(lines, key=lambda line: took[line] * graph_shares.most(line.shares))
+    spent, least, most = (
+        took[worst],
+        graph_shares.least(worst.shares),
+        graph_shares.most(worst.shares),
+    )
+    low = 0.0 if budget.has_device else spent * least
     low_end = "nothing" if budget.has_device else f"{duration(low)}, by the least"
     whose = worst.module or "another model"
     return Found(
@@ -93,9 +91,7 @@ def check(
         evidence=(
             count("parameters whose gradients are dropped", worst.values, "probe"),
             count("parameters whose gradients are used", worst.kept, "probe"),
-            frac("for the former, of the nodes of the graph", worst.nodes_frac, "probe"),
-            frac("of its multiplications", worst.products_frac, "probe"),
-            frac("of the numbers in its gradients", worst.numbers_frac, "probe"),
+            *graph_shares.measures(worst.shares),
             ns("backward of all lines, on the device", spent, "trace")
             if budget.has_device
             else ns("the line's backward", spent, "budget"),
@@ -112,10 +108,6 @@ def check(
         ),
         at=worst.at,
     )
-
-
-def _shares(line: DroppedAt) -> tuple[float, float, float]:
-    return line.nodes_frac, line.products_frac, line.numbers_frac
 
 
 def _backward_ns(line: DroppedAt, budget: Budget, stacks: Stacks | None) -> float:
@@ -160,8 +152,8 @@ def clear() -> Evidence:
 
 def _critic(values: int) -> Evidence:
     line = DroppedAt(
-        at=at(88), values=values, kept=100_000, beyond=True, nodes_frac=0.5, products_frac=0.7,
-        numbers_frac=0.6, module="Generator", optimizer_at=at(60),
+        at=at(88), values=values, kept=100_000, beyond=True, module="Generator",
+        shares=GraphShares(nodes=0.5, products=0.7, numbers=0.6), optimizer_at=at(60),
     )  # fmt: skip
     sampled = stacks((stack(88, 0.4, phase="backward"), stack(96, 0.2, phase="backward")))
     return Evidence().add(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tdiag.evidence.feeding import Loaders
 from tdiag.evidence.machine import System, Threads
-from tdiag.evidence.sampled import StackLine
+from tdiag.evidence.sampled import StackLine, Stacks
 from tdiag.evidence.steps import Budget, Phases
 from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import MODEL_PHASES
+from tdiag.rules.syntax import statement_text
 
 # Files of the standard library in which a thread waits, as leaves name them: for another thread;
 # for a pipe, a socket or a program.
@@ -17,6 +19,9 @@ _FOR_THREADS = ("/threading.py)", "queue.py)", "/_base.py)")
 _FOR_PROCESSES = (
     "multiprocessing/connection.py)", "/socket.py)", "/ssl.py)", "/selectors.py)", "/subprocess.py)"
 )  # fmt: skip
+
+
+_PUTS = re.compile(r"\.put\(")
 
 
 def for_thread(line: StackLine) -> bool:
@@ -27,6 +32,12 @@ def for_thread(line: StackLine) -> bool:
 def for_process(line: StackLine) -> bool:
     """Whether the line's samples end in waiting for another process or a service."""
     return line.leaf.endswith(_FOR_PROCESSES)
+
+
+def fills_a_queue(stacks: Stacks | None) -> bool:
+    """Whether a thread beside the training waits until its queue has room: it makes batches."""
+    lines = stacks.others if stacks else ()
+    return any(_PUTS.search(statement_text(*line.at.spot)) for line in lines)
 
 
 def cores_beside(

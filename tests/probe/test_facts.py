@@ -97,3 +97,26 @@ def test_a_framework_that_cannot_be_told_is_left_out_and_the_report_says_so(
     assert evidence.get(Steps) is not None
     (note,) = [note for note in evidence.notes if note.code == "probe-failed"]
     assert "driver" in note.text and "no version" in note.text
+
+
+POPULATION = """
+import torch
+from torch.func import functional_call, grad, stack_module_state, vmap
+net = torch.nn.Linear(64, 8)
+weights, _ = stack_module_state([torch.nn.Linear(64, 8) for _ in range(4)])
+def loss(weights, x):
+    return functional_call(net, weights, (x,)).square().mean()
+for step in range(400):
+    gradients = vmap(grad(loss), in_dims=(0, None))(weights, torch.randn(32, 64))
+    weights = {name: (w - 0.01 * gradients[name]).detach() for name, w in weights.items()}
+print("trained")
+"""
+
+
+def test_the_fixed_cost_is_measured_beside_a_function_that_is_transformed(tmp_path: Path) -> None:
+    """Its step ends where the model is called, within `vmap`, where nothing may call backward."""
+    run = watch_code(tmp_path, POPULATION, windows=["baseline"])
+    assert (run.returncode, run.out) == (0, "trained\n")
+    assert run.of("failure") == []
+    [price] = run.of("dispatch")[-1:]
+    assert price["grad_op_ns"] > price["op_ns"] > 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tdiag.evidence.training import DroppedGradients
+from tdiag.evidence.training import DroppedGradients, UnusedBackward
 
 from .harness import watch_code
 
@@ -124,6 +124,31 @@ def test_fakes_that_are(tmp_path: Path) -> None:
 )
 def test_gradients_that_are_used(tmp_path: Path, code: str) -> None:
     assert dropped(tmp_path, code) == {}
+
+
+FILTERED = """
+import torch
+torch.manual_seed(0)
+model, bank = torch.nn.Linear(8, 8), torch.nn.Linear(8, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(1200):
+    x = torch.randn(16, 8)
+    loss = (bank(model(x)) - bank(x)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_what_is_for_parameters_without_an_optimizer(tmp_path: Path) -> None:
+    """The bank computes its weights' gradients twice; once it is only passed through."""
+    run = watch_code(tmp_path, FILTERED, windows=["baseline", "sample"])
+    assert run.of("failure") == []
+    found = run.evidence().get(UnusedBackward)
+    assert found is not None
+    # 16 × 8 × 64 for the weights, twice, of these, the same for the input, and 16 × 8 × 8.
+    assert found.shares.products == pytest.approx(2 * 64 / (3 * 64 + 8))
+    assert 0.3 < found.shares.nodes < 0.6
 
 
 def test_a_helper_is_told_from_who_calls_it(tmp_path: Path) -> None:

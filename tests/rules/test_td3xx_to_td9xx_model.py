@@ -17,11 +17,13 @@ from tdiag.evidence.training import (
     Activation,
     Clip,
     ClipCalls,
+    GraphShares,
     Layers,
     Modules,
     Optimizer,
     Optimizers,
     Recomputations,
+    UnusedBackward,
 )
 from tdiag.model.diagnosis import Abstained, Finding
 from tdiag.model.kind import Kind
@@ -149,6 +151,14 @@ def test_an_optimizer_also_updates_the_state_of_what_it_leaves_alone(
     found = finding("TD717", step, Modules(modules=(model,)), Optimizers(optimizers=(made,)))
     assert found.location is not None and found.location.line == line
     assert saved_ms(found, 38) == saved
+
+
+def test_unused_gradients_take_their_share_of_the_graph() -> None:
+    """A bank of filters, called twice: a tenth of the parameters, and 20 % to 40 % of backward."""
+    bank = module("Bank", parameters=50_000, unused_gradients=5_000, trained_at=at(41))
+    graph = UnusedBackward(shares=GraphShares(nodes=0.4, products=0.3, numbers=0.2))
+    found = finding("TD717", budget(forward=8, backward=20), Modules(modules=(bank,)), graph)
+    assert saved_ms(found, 28) == (3.6, 8.0)  # nine tenths of the least share, the largest
 
 
 LAYERS = Layers(

@@ -25,6 +25,7 @@ from tdiag.rules.examples import (
     budget,
     device_time,
     environment,
+    flags,
     module,
     op_line,
     ops,
@@ -59,7 +60,9 @@ def checked(
     )
     clean = phases(**PARTS)
     clean.counts["backward"] = backwards
-    return rule.check(budget(**PARTS), clean, modules, lines, dispatch, None, *known, trees)
+    return rule.check(
+        budget(**PARTS), clean, modules, lines, dispatch, None, *known, trees, None, None
+    )
 
 
 def spent(found: Found | None) -> float:
@@ -207,7 +210,7 @@ def test_what_an_agent_does_with_each_action_is_done_once_too() -> None:
     )
     found = rule.check(
         budget(**parts), phases(**parts), called("Policy", 32), ops(act, once, other, policy),
-        PRICE, None, None, None, trees,
+        PRICE, None, None, None, trees, None, None,
     )  # fmt: skip
     assert found is not None and found.gain is not None
     assert found.gain.high_ns == pytest.approx(0.75 * 40 * MS * 31 / 32)
@@ -231,7 +234,9 @@ def test_on_a_device_what_waits_for_launches_counts() -> None:
     step = budget(device=True, compute=60, launch=40)
     clean = phases(**PARTS)
     device = device_time(100, launch_starved_ns=30 * MS)
-    found = rule.check(step, clean, called("Policy", 32), None, None, device, None, None, None)
+    found = rule.check(
+        step, clean, called("Policy", 32), None, None, device, None, None, None, None, None
+    )
     assert found is not None and found.gain is not None
     assert found.gain.high_ns == 30 * MS * (1 - 1 / 32)
 
@@ -273,7 +278,7 @@ def test_the_loop_over_what_is_independent_is_reported_not_the_recurrence_beside
     trees = tree(("update", 58, -1, 0.9), ("imagine", 85, 0, 0.6), ("returns", 12, 0, 0.3))
     found = rule.check(
         budget(**PARTS), phases(**PARTS), Modules(modules=(net, cell)), lines, PRICE, None, None,
-        None, trees,
+        None, trees, None, None,
     )  # fmt: skip
     assert found is not None and found.at == at(58)
     assert "10 of the 80 need no earlier one's result" in found.summary
@@ -357,3 +362,18 @@ def test_calls_of_a_model_before_the_step_are_no_preprocessing(share: float, lef
     evidence = rule.fires().add(step, clean, tree(*frames), environment(device="cpu"))
     findings, _ = run_rules(evidence, [find("TD712")])
     assert weigh(evidence, step, findings).by_class["cpu"] == pytest.approx(left * MS, abs=0.1 * MS)
+
+
+def test_an_agents_own_calls_are_gathering_data() -> None:
+    """Before each update the policy acts for 32 environments, without gradients."""
+    plain = checked(called("Policy", 33))
+    assert plain is not None and plain.cls == ""
+    acting = op_line(24, "forward", 160, turns=32.0, repeated=32.0, one_row=True,
+                     elapsed_ns=2 * MS)  # fmt: skip
+    parts = {"prepare": 20.0, **PARTS}
+    clean = replace(phases(**parts), rolls_out=True)
+    found = rule.check(
+        budget(**parts), clean, called("Policy", 33), ops(acting), PRICE, None, None, None, None,
+        flags(agent_library="gymnasium"), None,
+    )  # fmt: skip
+    assert found is not None and found.cls == "rollout"

@@ -24,7 +24,17 @@ def test_a_loop_with_a_recurrence_is_one_though_its_inputs_could_be_computed_at_
                 series=1.0, looped_at=at(loop), **often),
     )  # fmt: skip
     found = rule.check(
-        budget(**PARTS), phases(**PARTS), called("Net", 1), lines, PRICE, None, None, None, None
+        budget(**PARTS),
+        phases(**PARTS),
+        called("Net", 1),
+        lines,
+        PRICE,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
     )
     assert found is not None
     assert found.fix.text.startswith("torch.compile" if chained else "Stack the inputs")
@@ -49,7 +59,17 @@ def test_written_out_gates_leave_what_torchs_own_layer_takes(
                 repeated=32.0, elapsed_ns=2 * MS, **chained),
     )  # fmt: skip
     found = rule.check(
-        budget(**PARTS), phases(**PARTS), called("Net", 1), lines, PRICE, None, None, None, None
+        budget(**PARTS),
+        phases(**PARTS),
+        called("Net", 1),
+        lines,
+        PRICE,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
     )
     assert found is not None and found.gain is not None
     if not module:
@@ -84,7 +104,17 @@ def test_stacked_cells_are_counted_each_and_a_head_beside_them_is_called_once() 
     )  # fmt: skip
     step = {"forward": 10.0, "backward": 20.0, "optimizer": 1.0}
     found = rule.check(
-        budget(**step), phases(**step), called("LSTMCell", 32), lines, PRICE, None, None, None, None
+        budget(**step),
+        phases(**step),
+        called("LSTMCell", 32),
+        lines,
+        PRICE,
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
     )
     assert found is not None and found.gain is not None
     calls = 2 * 32 * PRICE.op_ns

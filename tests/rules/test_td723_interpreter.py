@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from tdiag.evidence.steps import Steps
 from tdiag.evidence.store import Evidence
 from tdiag.evidence.torch_ops import Dispatch
 from tdiag.model.diagnosis import Abstained, Finding
+from tdiag.model.place import Place
 from tdiag.rules.catalogue import find
 from tdiag.rules.examples import (
     MS,
@@ -28,6 +30,7 @@ from tdiag.rules.examples import (
     stack,
     stacks,
     system,
+    threads,
 )
 
 RULE = find("TD723")
@@ -146,3 +149,41 @@ def test_a_loop_that_waits_as_much_elsewhere_waits_for_no_batch() -> None:
     assert prepared.made_beside, "as far as is known"
     assert not replace(prepared, blocked_ns=90 * MS).made_beside
     assert replace(prepared, blocked_ns=10 * MS).made_beside
+
+
+def crowded(queued: float, beside_ms: float = 40, **more: Any) -> Evidence:
+    """A step that computes for 100 ms on two cores with two threads, of which the training thread
+    is ready and off its core for this share of the time; others work at line 12."""
+    evidence = run(0, beside_ms, forward=40.0, backward=50.0, optimizer=10.0)
+    seen = system(cores_allowed=2.0, training_queued_frac=queued, cores_used=1.9,
+                  machine_busy_cores=1.9)  # fmt: skip
+    return evidence.add(seen, threads(2), *more.values())
+
+
+def test_threads_that_use_the_cores_hold_computing_up_without_the_lock() -> None:
+    """NumPy gives the lock back and works on, on a core that one of torch's threads needs."""
+    held = found(crowded(0.3))
+    assert "waits for a core: 30.0 ms per step (30%) at least" in held.summary
+    assert held.location == at(12, "watch")
+    assert held.recoverable_ns > 15 * MS
+    assert held.cls == "overhead" and "keep its results" in held.fix.text
+    # No more than they run, and not beside workers, which may have had the core.
+    assert "(20%) at least" in found(crowded(0.3, beside_ms=20)).summary
+    assert run_rule(RULE, crowded(0.3, loader=loaders(num_workers=2))) is None
+    assert run_rule(RULE, crowded(0.01)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "cls"), [("queue.put(made)", "cpu"), ("queue.join()", "overhead")]
+)
+def test_a_thread_that_fills_a_queue_prepares_batches(tmp_path: Path, line: str, cls: str) -> None:
+    script = tmp_path / "feed.py"
+    script.write_text(line)
+    waits = stack(1, 0.5, "Condition.wait (python3.11/threading.py)")
+    waits = replace(waits, at=Place(file=str(script), line=1))
+    sampled = replace(stacks(), beside=(stack(12, 0.9, function="watch"),), others=(waits,))
+    evidence = crowded(0.3, sampled=sampled)
+    assert found(evidence).cls == cls
+    verdict = diagnose(evidence).verdict
+    assert verdict.cls == cls
+    assert "30% of the step computes and waits for a core that other threads" in verdict.summary

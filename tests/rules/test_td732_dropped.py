@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from tdiag.evidence.roofline import OpWork, Work
 from tdiag.evidence.sampled import Stacks
-from tdiag.evidence.training import DroppedAt, DroppedGradients
+from tdiag.evidence.training import DroppedAt, DroppedGradients, GraphShares
 from tdiag.rules import td732_gradients_dropped as rule
 from tdiag.rules.base import Abstain, Found
 from tdiag.rules.examples import MS, at, budget, device_time, stack, stacks
 
 STEP = budget(forward=40, backward=60)
 LINE = DroppedAt(
-    at=at(88), values=300, kept=100, beyond=True, nodes_frac=0.5, products_frac=0.75,
-    numbers_frac=0.6, module="Generator",
+    at=at(88), values=300, kept=100, beyond=True, module="Generator",
+    shares=GraphShares(nodes=0.5, products=0.75, numbers=0.6),
 )  # fmt: skip
 SAMPLED = stacks((stack(88, 0.4, phase="backward"), stack(96, 0.2, phase="backward")))
 
@@ -39,15 +39,18 @@ def test_from_nine_tenths_of_the_least_share_to_the_largest(
 
 def test_a_critic_no_larger_than_its_generator_is_left_alone() -> None:
     """Its weight gradients are less than a quarter of that backward, and most code lets them be."""
-    critic = replace(LINE, beyond=False, products_frac=0.25)
+    critic = replace(LINE, beyond=False, shares=replace(LINE.shares, products=0.25))
     assert checked(critic) is None
     found = checked(critic, LINE)
     assert found is not None and "Generator" in found.summary
-    assert checked(replace(LINE, products_frac=0.2)) is not None
+    assert checked(replace(LINE, shares=replace(LINE.shares, products=0.2))) is not None
 
 
 def test_it_says_what_to_cut() -> None:
-    cut, passed = checked(LINE), checked(replace(LINE, beyond=False, products_frac=0.4))
+    cut, passed = (
+        checked(LINE),
+        checked(replace(LINE, beyond=False, shares=replace(LINE.shares, products=0.4))),
+    )
     assert cut is not None and passed is not None
     assert "detach what comes from Generator" in cut.fix.text
     assert "not those of Generator" in passed.fix.text

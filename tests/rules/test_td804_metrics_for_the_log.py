@@ -311,3 +311,25 @@ def test_what_also_learns_is_not_made_for_what_is_written_of_it(tmp_path: Path) 
         op_line(7, "optimizer", 3, at=at(7, "epoch"), elapsed_ns=70 * MS),
     )  # fmt: skip
     assert run_rule(find("TD804"), evidence) is None
+
+
+@pytest.mark.parametrize(("recorded", "logs"), [(0.0, True), (40.0, False)])
+def test_a_library_of_metrics_in_each_step(tmp_path: Path, recorded: float, logs: bool) -> None:
+    """`scores(logits, labels)` of torchmetrics: its modules' calls pass for forwards. One that
+    records gradients may be the loss."""
+    frames = [("fit", 40, -1, 0.7), ("fit", 41, -1, 0.3)]
+    evidence = Script(tmp_path).evidence(
+        {"forward": 50, "backward": 40, "optimizer": 10}, frames,
+        op_line(40, "forward", 9, at=at(40, "fit"), elapsed_ns=20 * MS, grad_calls=9.0),
+        op_line(41, "forward", 500, at=at(41, "fit"), elapsed_ns=30 * MS, grad_calls=recorded),
+    )  # fmt: skip
+    trees = evidence.get(CallTrees)
+    assert trees is not None
+    library = "/venv/lib/python3.11/site-packages/torchmetrics/collections.py"
+    inside = CallFrame(name="forward", file=library, line=0, parent=1, frac=0.3, user=False)
+    evidence.add(CallTrees(training=(*trees.training, inside), workers=()))
+    found = run_rule(find("TD804"), evidence)
+    assert isinstance(found, Finding) is logs
+    if isinstance(found, Finding):
+        assert found.location is not None and found.location.line == 41
+        assert "takes 30% of the training thread's time" in found.summary

@@ -154,8 +154,9 @@ class WrittenFor(msgspec.Struct, array_like=True):
 
 
 class GraphPart(msgspec.Struct, array_like=True):
-    """What backward computes for these of the line's optimizers (None: for leaves without one):
-    nodes of the graph, multiplications, and the elements of the gradients that the nodes take."""
+    """What backward computes for these of the line's optimizers (``NO_OPTIMIZER``: for parameters
+    without one; None: for other leaves): nodes of the graph, multiplications, and the elements of
+    the gradients that the nodes take."""
 
     optimizers: list[int | None]
     nodes: int

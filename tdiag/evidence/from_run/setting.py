@@ -12,9 +12,9 @@ from tdiag import __version__
 from tdiag.evidence.device import Device
 from tdiag.evidence.from_run.clean import Clean
 from tdiag.evidence.from_run.counted_records import (
-    BackwardAt,
     BackwardsRecord,
     CallsRecord,
+    GraphPart,
     OpsRecord,
 )
 from tdiag.evidence.from_run.event_files import Process, beside_of, workers_of
@@ -45,6 +45,7 @@ from tdiag.evidence.training import (
     DroppedGradients,
     Flags,
     Gradients,
+    GraphShares,
     Module,
     Modules,
     Optimizer,
@@ -56,10 +57,19 @@ from tdiag.evidence.training import (
     Schedulers,
     Setting,
     Settings,
+    UnusedBackward,
 )
 from tdiag.model.kind import Kind
 from tdiag.model.threshold import MAJORITY_FRAC
-from tdiag.probe.wire import BY_CPROFILE, CALLS, GRAD_ON, MODULE_SHIFT, SWITCHED, TRAINING_MODE
+from tdiag.probe.wire import (
+    BY_CPROFILE,
+    CALLS,
+    GRAD_ON,
+    MODULE_SHIFT,
+    NO_OPTIMIZER,
+    SWITCHED,
+    TRAINING_MODE,
+)
 
 
 def _by_cprofile(lead: Process) -> bool:
@@ -244,6 +254,9 @@ def make_optim(lead: Process) -> list[Kind]:
     backwards = lead.last(BackwardsRecord)
     if backwards or len(described) < 2:  # one optimizer drops no gradient of another
         kinds.append(DroppedGradients(lines=tuple(_dropped(backwards)) if backwards else ()))
+    if backwards and any(x.parts for x in backwards.lines):
+        parts = [part for line in backwards.lines for part in line.parts]
+        kinds.append(UnusedBackward(shares=_shares(parts, {NO_OPTIMIZER})))
     return kinds
 
 
@@ -254,26 +267,25 @@ def _dropped(record: BackwardsRecord) -> Iterator[DroppedAt]:
         if gone and line.parts:
             most = max(gone, key=lambda x: x.values)
             nearer = max((x.depth for x in kept), default=0)
-            nodes, products, numbers = _shares(line, [line.written.index(x) for x in gone])
             yield DroppedAt(
                 at=location(line.at),
                 values=sum(x.values for x in gone),
                 kept=sum(x.values for x in kept),
                 beyond=all(x.depth > nearer for x in gone),
-                nodes_frac=nodes,
-                products_frac=products,
-                numbers_frac=numbers,
+                shares=_shares(line.parts, {line.written.index(x) for x in gone}),
                 module=most.module,
                 optimizer_at=location(most.made_at),
             )
 
 
-def _shares(line: BackwardAt, gone: list[int]) -> Iterator[float]:
-    """What only these optimizers need of the nodes, the products and the numbers, 0..1."""
-    only = [x for x in line.parts if set(x.optimizers) <= set(gone)]
+def _shares(parts: list[GraphPart], numbers: set[int]) -> GraphShares:
+    """What is for these of the line's optimizers alone."""
+    mine = [x for x in parts if set(x.optimizers) <= numbers]
+    found = {}
     for name in ("nodes", "products", "numbers"):
-        every = sum(getattr(x, name) for x in line.parts)
-        yield sum(getattr(x, name) for x in only) / every if every else 0.0
+        every = sum(getattr(x, name) for x in parts)
+        found[name] = sum(getattr(x, name) for x in mine) / every if every else 0.0
+    return GraphShares(**found)
 
 
 def _optimizer(record: OptimizerRecord, looks: list[InspectionRecord]) -> Optimizer:

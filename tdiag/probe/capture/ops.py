@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import accelerator, dynamo, places
 from ..facts import ranks
-from ..models import node_of
+from ..models import node_of, recorded_by_jit
 from ..patches import hidden
 from ..wire import GRAD_OF_ELEMENT
 from .again import Again
@@ -77,7 +77,7 @@ class _Counter(TorchFunctionMode):
         self.live = True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.live:
+        if not self.live or recorded_by_jit():
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.backward:
             # Frames that have ended would keep their tensors.

@@ -1,0 +1,77 @@
+"""Models compiled by torch.jit: modules that lack parts of others, and graphs that are recorded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tdiag.evidence.torch_ops import Ops
+from tdiag.evidence.training import Layers, Modules
+
+from .harness import watch_code
+
+SCRIPT = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 4)
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+net = MADE
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+for step in range(400):
+    net.train()
+    loss = net(torch.randn(8, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        net(torch.randn(8, 16))
+print("trained")
+"""
+
+
+@pytest.mark.parametrize(
+    "made", ["torch.jit.script(Net())", "torch.jit.trace(Net(), torch.randn(8, 16))"]
+)
+def test_they_are_watched_like_others(tmp_path: Path, made: str) -> None:
+    code = SCRIPT.replace("MADE", made)
+    run = watch_code(tmp_path, code, windows=["baseline", "ops"])
+    assert (run.returncode, run.out) == (0, "trained\n"), run.err
+    assert run.of("failure") == []
+    evidence = run.evidence()
+    modules, ops, layers = evidence.get(Modules), evidence.get(Ops), evidence.get(Layers)
+    assert modules and ops and layers
+    [net] = [x for x in modules.modules if x.calls_per_step]  # tracing calls the plain one, too
+    assert (net.name, net.parameters) == ("Net", 16 * 32 + 32 + 32 * 4 + 4)
+    lines = code.splitlines()
+    assert net.trained_at and lines[net.trained_at.line - 1].startswith("    loss = net(")
+    assert net.evaluated_at and lines[net.evaluated_at.line - 1].strip().startswith("net(")
+    assert layers.classes["Linear"] >= 2
+
+
+def test_a_recorded_graph_has_none_of_our_ops(tmp_path: Path) -> None:
+    """As for an export after every epoch, in all windows."""
+    code = SCRIPT.replace("MADE", "Net()").replace(
+        "    net.eval()\n",
+        "    net.eval()\n"
+        "    if step % 8 == 0:\n"
+        "        print(torch.jit.trace(net, torch.ones(2, 16)).graph)\n"
+        "    if step == 160:\n"
+        "        print(torch.jit.trace(Net(), torch.ones(2, 16)).graph)\n",
+    )
+    run = watch_code(tmp_path, code)
+    assert run.returncode == 0, run.err
+    assert run.of("failure") == []
+    plain = subprocess.run(
+        [sys.executable, "-W", "ignore", "script.py"], cwd=tmp_path, text=True,
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert run.out == plain.stdout
+    assert "TracerWarning" not in run.err
