@@ -1,5 +1,6 @@
-"""Which optimizers' parameters each call of backward computes gradients for, and which of these
-gradients are gone before that optimizer steps: fakes that are not detached from their generator.
+"""Which optimizers' parameters each call of backward computes gradients for, what part of its graph
+that takes, and which of these gradients are gone before that optimizer steps: fakes that are not
+detached from their generator.
 
 Watched while stacks are sampled, for that window has the most steps and none of its times count.
 """
@@ -64,15 +65,19 @@ class GradientUse:
             self.uses[id(optimizer)] = {self.owners.setdefault(p, id(optimizer)) for p in mine}
         # id of a parameter → the class of its outermost module.
         self.modules: dict[int, str] = {}
+        self.without_optimizer = False  # some of their parameters get gradients and have none
         for module in modules:
             name = class_name(module)
-            self.modules.update(dict.fromkeys(map(id, module.parameters()), name))
+            for parameter in module.parameters():
+                self.modules[id(parameter)] = name
+                self.without_optimizer |= (
+                    parameter.requires_grad and id(parameter) not in self.owners
+                )
         self.hook: Any = None
         # By the user's line and the line that called it, for several losses may share a helper.
         self.lines: dict[Any, dict[int, Written]] = {}
-        self.parts: dict[
-            Any, dict[frozenset[Any], ComputedFor]
-        ] = {}  # of the line's graph, by optimizers
+        # The parts of each line's graph, by the optimizers that they are for.
+        self.parts: dict[Any, dict[frozenset[Any], ComputedFor]] = {}
         self.now: dict[int, Written] = {}  # the line whose call runs
         self.before: dict[int, Any] = {}  # by optimizer: the gradients before that call
         self.stepped: set[int] = set()  # optimizers that stepped since it began, in a hook perhaps
@@ -81,8 +86,9 @@ class GradientUse:
     def begin(self) -> None:
         # Which parameters no optimizer has: Inspection._unused_gradients. Compiled graphs would
         # notice the hooks, and the script's own modes would see what reads the gradients.
-        several = len(self.uses) > 1 or any(p not in self.owners for p in self.modules)
-        if not several or dynamo.compiled_frames() or watched_by_script():
+        if not (len(self.uses) > 1 or self.without_optimizer):
+            return
+        if dynamo.compiled_frames() or watched_by_script():
             return
         original: Any = torch.Tensor.backward
         boundary, guard, thread = self.boundary, self.probe.guard, self.probe.marks.thread

@@ -20,14 +20,16 @@ MOST_VALUES = 65_536
 
 
 def nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    with torch._C.DisableTorchFunction():  # no code of a subclass of tensors
+        return tensor.numel() * tensor.element_size()
 
 
 def node_of(tensor: torch.Tensor) -> Any:
     """Its node in the graph, or None; also None for a view whose node torch cannot make: it was
     taken without gradients, and its base was changed with gradients (in torch.optim.LBFGS)."""
     try:
-        return tensor.grad_fn
+        with torch._C.DisableTorchFunction():  # no code of a subclass of tensors
+            return tensor.grad_fn
     except RuntimeError:
         return None
 

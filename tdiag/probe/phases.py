@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.loss import _Loss
+from torch.nn.parameter import is_lazy
 
 from . import dynamo, places
 from .boundary import is_compiling
@@ -182,6 +183,12 @@ class ModuleWatch:
     def _outermost(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost call of a module about which something is still unknown."""
         number = self.numbers.get(id(module))
+        if number is None and any(map(is_lazy, module.parameters())):
+            self.depth = 1  # it is described when its parameters are made: this call makes them
+            try:
+                return (original or torch.nn.Module.__call__)(module, *args, **kwargs)
+            finally:
+                self.depth = 0
         if number is None:
             number = self.probe.guard(self._describe)(module) or 0
         marks = self.probe.marks

@@ -45,9 +45,18 @@ def test_a_measured_share_is_known_to_a_fifth_of_it_or_of_the_rest(
     error = MEASURED_ERROR_FRAC * min(mine / 20, 1 - mine / 20)
     assert share.measured
     assert share.likely == pytest.approx(mine / 20)
-    unknown = other / 20  # which may be theirs
+    unknown = 0.8 * other / 20  # as much as half of the calls' time in forward can cause
     assert share.least == pytest.approx(mine / 20 - error)
     assert share.most == pytest.approx(mine / 20 + error + unknown)
+
+
+def test_calls_of_a_moment_cause_no_backward_that_belongs_to_no_line() -> None:
+    """Half of backward is a function's own; the part is 1 ‰ of the calls."""
+    small = replace(line(1, 5.0), again_ns=0.01 * MS)
+    share = backward_share(
+        [small], measured(small, line(2, 5.0), other_ms=10), lambda x: x.again_ns
+    )
+    assert share.most < 0.01
 
 
 def test_a_part_has_its_own_time_of_backward_else_its_share_of_the_lines() -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tdiag.diagnose.cores_back import with_cores_back
-from tdiag.diagnose.costs import weigh
+from tdiag.diagnose.costs import WORKERS, weigh
 from tdiag.diagnose.engine import run_rule
 from tdiag.evidence.machine import System
 from tdiag.evidence.steps import Budget
@@ -54,7 +54,7 @@ def test_it_is_preprocessings_time() -> None:
                   ())  # fmt: skip
     assert costs.by_class["cpu"] == pytest.approx((15 + 0.3 * 85) * MS)
     assert costs.compute == pytest.approx(0.7 * 85 * MS)
-    assert costs.by_workers == pytest.approx(0.255)
+    assert costs.crowded == (pytest.approx(0.255), WORKERS, "cpu")
 
 
 def test_a_fetch_without_work_also_leaves_its_core() -> None:

@@ -1,4 +1,4 @@
-"""Models compiled by torch.jit: modules that lack parts of others, and graphs that are recorded."""
+"""What has less than other modules and tensors, or more: scripted, traced, lazy, of a subclass."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ class Net(nn.Module):
         self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 4)
     def forward(self, x):
         return self.last(torch.relu(self.first(x)))
+def lazy(net):
+    net.first = nn.LazyLinear(32)
+    net.train(False)(torch.randn(8, 16))
+    return net
 net = MADE
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 for step in range(400):
@@ -38,7 +42,8 @@ print("trained")
 
 
 @pytest.mark.parametrize(
-    "made", ["torch.jit.script(Net())", "torch.jit.trace(Net(), torch.randn(8, 16))"]
+    "made",
+    ["torch.jit.script(Net())", "torch.jit.trace(Net(), torch.randn(8, 16))", "lazy(Net())"],
 )
 def test_they_are_watched_like_others(tmp_path: Path, made: str) -> None:
     code = SCRIPT.replace("MADE", made)
@@ -75,3 +80,33 @@ def test_a_recorded_graph_has_none_of_our_ops(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.out == plain.stdout
     assert "TracerWarning" not in run.err
+
+
+TAGGED = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+calls = {}
+class Tagged(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        calls[func.__name__] = calls.get(func.__name__, 0) + 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+net = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(400):
+    loss = net(torch.randn(8, 16).as_subclass(Tagged)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(sorted(calls.items()))
+"""
+
+
+def test_code_of_a_subclass_of_tensors_runs_for_the_script_alone(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, TAGGED)
+    assert run.of("failure") == []
+    plain = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, text=True, capture_output=True, check=True
+    )
+    assert run.out == plain.stdout
