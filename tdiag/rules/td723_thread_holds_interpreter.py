@@ -65,8 +65,8 @@ _WAITS = re.compile(r"\b(sleep|wait|acquire|select|poll|recv|accept)\(")
 HELD_UP_TIMES = Threshold(
     2,
     "times the threads' time on a core",
-    "By arithmetic: a thread on one core holds up one of torch's threads there, and the others wait"
-    " for that one; when it moves, it holds up the next.",
+    "Heuristic: a thread holds up one of torch's threads on a core, and the others wait for that"
+    " one; when it moves, it holds up the next. One of 21 ms a step held a step of 48 ms up by 28.",
 )
 
 
@@ -94,7 +94,7 @@ def check(
     waiting = sum(wall.get(x, 0.0) for x in WAITING)
     if fetches is None and computing:
         # While it waits for workers, it waits for the interpreter as often as while it computes.
-        waiting += wall.get("data_wait", 0.0) * (1 - min(1.0, surely / computing))
+        waiting += wall.get("data_wait", 0.0) * (1 - min(1.0, max(0.0, surely) / computing))
     most = min(phases.blocked_ns - waiting, phases.beside_ns)
     surely = max(0.0, min(surely, most))
     queued = taken_by_threads(budget, phases, system, train, threads)
