@@ -267,9 +267,9 @@ def measure_dispatch() -> dict[str, float]:
     gradients (forward and backward together). The best of a few rounds: noise only adds.
 
     If the script's own torch profiler is on, also without it: ``op_unprofiled_ns``, from a new
-    thread, which no other thread's profiler records; nor is a thread within the function that
-    another one transforms (``vmap``), where nothing may call backward. Takes about a millisecond,
-    between two windows; touches no random state.
+    thread, which no other thread's profiler records. Within a function that is transformed
+    (``vmap``), where nothing may call backward, all of it is measured in such a thread. Takes about
+    a millisecond, between two windows; touches no random state.
     """
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     price = _on_a_new_thread(_prices) if transformed else _prices()

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import dynamo, places
 from .graph_parts import ComputedFor, parts
-from .models import class_name, watched_by_script
+from .models import class_name, node_of, watched_by_script
 from .patches import Patches, hidden
 from .wire import MOST_GRAPH_NODES, NO_OPTIMIZER
 
@@ -155,7 +155,7 @@ class GradientUse:
                     each.gone += 1
         place = calling()
         if place not in self.lines and len(self.lines) < MOST_LINES and not kwargs.get("inputs"):
-            self.lines[place], self.parts[place] = self._reached(loss.grad_fn)
+            self.lines[place], self.parts[place] = self._reached(node_of(loss))
         self.now = self.lines.get(place, {})
         self.before = {owner: _gradients(written) for owner, written in self.now.items()}
         self.stepped.clear()

@@ -10,7 +10,7 @@ from typing import Any
 
 from .wire import MOST_GRAPH_NODES
 
-MOST_SETS = 64  # of owners
+MOST_SETS = 64  # of owners: an optimizer for each parameter makes one for each node
 # The operands among what these nodes' gradients go on to.
 PRODUCTS = {
     "MmBackward0": (0, 1), "BmmBackward0": (0, 1), "AddmmBackward0": (1, 2),
@@ -36,7 +36,7 @@ def parts(
     than ``MOST_SETS`` sets of owners."""
     owners: dict[Any, frozenset[Hashable | None]] = {}
     found: dict[frozenset[Hashable | None], ComputedFor] = {}
-    left = [root]
+    left = [] if root is None else [root]
     while left:
         node = left[-1]
         below = [child for child, _ in node.next_functions if child is not None]

@@ -36,8 +36,9 @@ def node_of(tensor: torch.Tensor) -> Any:
 
 def class_name(module: torch.nn.Module) -> str:
     """Of a scripted module: that of the one that it was made from."""
+    own = type(module).__name__
     scripted = isinstance(module, torch.jit.ScriptModule)
-    return str(module.original_name) if scripted else type(module).__name__
+    return str(getattr(module, "original_name", own)) if scripted else own
 
 
 def nodes_below(roots: Iterable[torch.Tensor]) -> set[Any]:

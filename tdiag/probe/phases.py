@@ -183,7 +183,8 @@ class ModuleWatch:
     def _outermost(self, original: Any, module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost call of a module about which something is still unknown."""
         number = self.numbers.get(id(module))
-        if number is None and any(map(is_lazy, module.parameters())):
+        new = number is None and self.described < MOST_MODULES
+        if new and any(map(is_lazy, module.parameters())):
             self.depth = 1  # it is described when its parameters are made: this call makes them
             try:
                 return (original or torch.nn.Module.__call__)(module, *args, **kwargs)

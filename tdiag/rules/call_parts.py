@@ -178,8 +178,7 @@ def backward_share(
         # Of the time of no line, as much may be theirs as their calls in forward can cause.
         other = (ops.backward_other_ns or 0.0) / whole * most_of_backward(recorded)
         return BackwardShare(share - error, share, min(1.0, share + error + other), True)
-    share = recorded
-    return BackwardShare(least_of_backward(share), share, most_of_backward(share), False)
+    return BackwardShare(least_of_backward(recorded), recorded, most_of_backward(recorded), False)
 
 
 def _part_of_backward(line: OpLine, part: Callable[[OpLine], float]) -> float:

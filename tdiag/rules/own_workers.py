@@ -63,6 +63,12 @@ def computing_lost(
     least = most = taken * computing
     if threads.intra_op > 1:
         most = min(fed.wall - fed.wait, computing)
-    if roof is not None and work is not None and roof.certainty >= MAJORITY_FRAC:
-        most = min(most, computing - sum(map(roof.best_ns, work.ops)))
-    return least, max(least, most)
+    return least, max(least, min(most, beyond_best(computing, roof, work)))
+
+
+def beyond_best(computing: float, roof: Roof | None, work: Work | None) -> float:
+    """What computing takes beyond its work at the machine's best rates, ns per step; all of it if
+    these are not known well."""
+    if roof is None or work is None or roof.certainty < MAJORITY_FRAC:
+        return computing
+    return computing - sum(map(roof.best_ns, work.ops))

@@ -72,12 +72,14 @@ def check(
     idled = sum(module.unused_with_state for module in idle) / max(all_of_them, 1)
     updates = 0.0 if budget.has_device else held(budget, "optimizer") * min(1.0, idled)
     updating = f", and {duration(updates)} of the optimizer's time" if updates else ""
+    # An optimizer that has them, at a learning rate of 0, has its share of the graph.
+    seen = graph.shares if graph is not None and graph.shares.nodes and not updates else None
     low, high = 0.0, share
     least, most_of = "nothing, if these are cheap", "by the share of the parameters"
     if updates:
         least = "half of the optimizer's part"
-    elif graph is not None and graph.shares.nodes:
-        low, high = graph_shares.least(graph.shares), graph_shares.most(graph.shares)
+    elif seen is not None:
+        low, high = graph_shares.least(seen), graph_shares.most(seen)
         least, most_of = f"{percent(low)}, by the least", "by the largest share of its graph"
     places = [x for m in idle for x in (m.trained_at, m.evaluated_at, m.at)]
     at = _calls(most.unused_within, places) or most.trained_at or most.evaluated_at or most.at
@@ -97,7 +99,7 @@ def check(
         evidence=(
             count("parameters with unused gradients", unused, "probe"),
             count("parameters of all models", all_of_them, "probe"),
-            *(graph_shares.measures(graph.shares) if graph and low else ()),
+            *(graph_shares.measures(seen) if seen is not None else ()),
             ns("backward", backward, "budget"),
         ),
         fix=Fix(

@@ -45,10 +45,10 @@ from tdiag.evidence.steps import Budget, Phases
 from tdiag.evidence.store import Evidence
 from tdiag.model.diagnosis import Fix
 from tdiag.model.place import Place
-from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
+from tdiag.model.threshold import NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import DATA_WAIT, MODEL_PHASES, Abstain, Found, Gain, frac, ns, where
 from tdiag.rules.examples import MS, budget, phases, stack, stacks
-from tdiag.rules.own_workers import taken_by_threads
+from tdiag.rules.own_workers import beyond_best, taken_by_threads
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.rules.waits import fills_a_queue
 from tdiag.units import duration, per_step
@@ -103,7 +103,8 @@ def check(
     if surely + queued < NOTICEABLE_FRAC * budget.step_ns:
         return None
     if queued:
-        most = max(surely + queued, most, _most_of_cores(computing, phases, roof, work))
+        held_up = min(HELD_UP_TIMES * phases.beside_ns, beyond_best(computing, roof, work))
+        most = max(surely + queued, most, held_up)
     top = _working_line(stacks)
     at = top.at if top else None
     what, why = "the interpreter", "Python runs one thread at a time."
@@ -136,13 +137,6 @@ def check(
         at=at,
         cls="cpu" if queued and fills_a_queue(stacks) else "",
     )
-
-
-def _most_of_cores(computing: float, phases: Phases, roof: Roof | None, work: Work | None) -> float:
-    most = HELD_UP_TIMES * (phases.beside_ns or 0.0)
-    if roof is not None and work is not None and roof.certainty >= MAJORITY_FRAC:
-        most = min(most, computing - sum(map(roof.best_ns, work.ops)))
-    return most
 
 
 def _fix(at: Place | None, cores: bool) -> Fix:

@@ -74,11 +74,8 @@ def check(
     else:
         took = {line: _backward_ns(line, budget, stacks) for line in lines}
     worst = max(lines, key=lambda line: took[line] * graph_shares.most(line.shares))
-    spent, least, most = (
-        took[worst],
-        graph_shares.least(worst.shares),
-        graph_shares.most(worst.shares),
-    )
+    least, most = graph_shares.least(worst.shares), graph_shares.most(worst.shares)
+    spent = took[worst]
     low = 0.0 if budget.has_device else spent * least
     low_end = "nothing" if budget.has_device else f"{duration(low)}, by the least"
     whose = worst.module or "another model"

@@ -19,8 +19,6 @@ _FOR_THREADS = ("/threading.py)", "queue.py)", "/_base.py)")
 _FOR_PROCESSES = (
     "multiprocessing/connection.py)", "/socket.py)", "/ssl.py)", "/selectors.py)", "/subprocess.py)"
 )  # fmt: skip
-
-
 _PUTS = re.compile(r"\.put\(")
 
 
@@ -37,7 +35,8 @@ def for_process(line: StackLine) -> bool:
 def fills_a_queue(stacks: Stacks | None) -> bool:
     """Whether a thread beside the training waits until its queue has room: it makes batches."""
     lines = stacks.others if stacks else ()
-    return any(_PUTS.search(statement_text(*line.at.spot)) for line in lines)
+    waiting = filter(for_thread, lines)
+    return any(_PUTS.search(statement_text(*line.at.spot)) for line in waiting)
 
 
 def cores_beside(

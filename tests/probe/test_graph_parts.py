@@ -74,6 +74,10 @@ def test_a_frozen_convolution_and_own_functions() -> None:
     assert part == ComputedFor(nodes=3, products=0, numbers=2 * 4 * 36 + 3 * 64)
 
 
+def test_a_loss_that_is_a_leaf_has_no_graph() -> None:
+    assert parts(None, id) == {}
+
+
 def test_a_graph_too_large_and_too_many_owners() -> None:
     weights = [torch.zeros((), requires_grad=True) for _ in range(100)]
     with pytest.raises(OverflowError):

@@ -11,9 +11,10 @@ from tdiag.diagnose.costs import weigh
 from tdiag.diagnose.engine import run_rule, run_rules
 from tdiag.evidence.roofline import OpWork, Roof, Work
 from tdiag.evidence.sampled import CallFrame, CallTrees
+from tdiag.evidence.steps import Phases
 from tdiag.evidence.store import Evidence
-from tdiag.evidence.torch_ops import Dispatch
-from tdiag.evidence.training import Modules
+from tdiag.evidence.torch_ops import Dispatch, OpLine
+from tdiag.evidence.training import Flags, Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.rules import td712_model_called_in_a_loop as rule
 from tdiag.rules.base import Found
@@ -42,6 +43,23 @@ def called(name: str, times: float) -> Modules:
     return Modules(modules=(plain,))
 
 
+def looped(
+    parts: dict[str, float],
+    modules: Modules,
+    *lines: OpLine,
+    dispatch: Dispatch = PRICE,
+    clean: Phases | None = None,
+    known: tuple[Work | None, Roof | None] = (None, None),
+    trees: CallTrees | None = None,
+    agents: Flags | None = None,
+) -> Found | None:
+    """A step of these phases, ms, whose torch calls these lines make."""
+    return rule.check(
+        budget(**parts), clean or phases(**parts), modules, ops(*lines), dispatch, None, *known,
+        trees, agents, None,
+    )  # fmt: skip
+
+
 def checked(
     modules: Modules,
     backwards: float = 1,
@@ -53,16 +71,14 @@ def checked(
     """32 turns of which each makes 5 torch calls in the model and 2 in the criterion."""
     model = {"turns": 32.0, "repeated": 32.0, "one_row": True, "elapsed_ns": 2 * MS,
              "names": {"linear": 64.0}, **loop}  # fmt: skip
-    lines = ops(
+    lines = (
         op_line(24, "forward", 160, grad_calls=160.0, **model),
         op_line(42, "loss", 64, grad_calls=64.0, turns=model["turns"], elapsed_ns=0.5 * MS),
         op_line(50, "loss", 64, grad_calls=64.0, elapsed_ns=0.5 * MS),
     )
     clean = phases(**PARTS)
     clean.counts["backward"] = backwards
-    return rule.check(
-        budget(**PARTS), clean, modules, lines, dispatch, None, *known, trees, None, None
-    )
+    return looped(PARTS, modules, *lines, dispatch=dispatch, clean=clean, known=known, trees=trees)
 
 
 def spent(found: Found | None) -> float:
@@ -208,10 +224,7 @@ def test_what_an_agent_does_with_each_action_is_done_once_too() -> None:
         ),
         workers=(),
     )
-    found = rule.check(
-        budget(**parts), phases(**parts), called("Policy", 32), ops(act, once, other, policy),
-        PRICE, None, None, None, trees, None, None,
-    )  # fmt: skip
+    found = looped(parts, called("Policy", 32), act, once, other, policy, trees=trees)
     assert found is not None and found.gain is not None
     assert found.gain.high_ns == pytest.approx(0.75 * 40 * MS * 31 / 32)
     assert "prepare" in found.gain.components
@@ -268,7 +281,7 @@ def test_a_loop_through_several_modules_was_counted_as_often_as_the_clean_one() 
 def test_the_loop_over_what_is_independent_is_reported_not_the_recurrence_beside_it() -> None:
     """A cell is called 40 times; ten rollouts of eight steps at line 58 take longer."""
     net, cell = called("Actor", 80).modules[0], called("GRUCell", 90).modules[0]
-    lines = ops(
+    lines = (
         op_line(45, "forward", 90, grad_calls=90.0, turns=90.0, elapsed_ns=1 * MS,
                 repeated=13.0, series=1.0, looped_at=at(64), names={"gru_cell": 90.0}),
         op_line(85, "forward", 400, grad_calls=400.0, turns=80.0, elapsed_ns=6 * MS,
@@ -276,10 +289,7 @@ def test_the_loop_over_what_is_independent_is_reported_not_the_recurrence_beside
         op_line(12, "loss", 200, grad_calls=200.0, turns=10.0, elapsed_ns=2 * MS),
     )  # fmt: skip
     trees = tree(("update", 58, -1, 0.9), ("imagine", 85, 0, 0.6), ("returns", 12, 0, 0.3))
-    found = rule.check(
-        budget(**PARTS), phases(**PARTS), Modules(modules=(net, cell)), lines, PRICE, None, None,
-        None, trees, None, None,
-    )  # fmt: skip
+    found = looped(PARTS, Modules(modules=(net, cell)), *lines, trees=trees)
     assert found is not None and found.at == at(58)
     assert "10 of the 80 need no earlier one's result" in found.summary
 
@@ -372,8 +382,6 @@ def test_an_agents_own_calls_are_gathering_data() -> None:
                      elapsed_ns=2 * MS)  # fmt: skip
     parts = {"prepare": 20.0, **PARTS}
     clean = replace(phases(**parts), rolls_out=True)
-    found = rule.check(
-        budget(**parts), clean, called("Policy", 33), ops(acting), PRICE, None, None, None, None,
-        flags(agent_library="gymnasium"), None,
-    )  # fmt: skip
+    agents = flags(agent_library="gymnasium")
+    found = looped(parts, called("Policy", 33), acting, clean=clean, agents=agents)
     assert found is not None and found.cls == "rollout"

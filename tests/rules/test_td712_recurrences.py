@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tdiag.evidence.torch_ops import Dispatch
-from tdiag.rules import td712_model_called_in_a_loop as rule
 from tdiag.rules.cells import LEFT, LONG_HIGH, LSTM_LOW, LSTM_TIMES
-from tdiag.rules.examples import MS, at, budget, op_line, ops, phases
+from tdiag.rules.examples import MS, at, op_line
 from tdiag.rules.td712_model_called_in_a_loop import WORKING_HIGH
-from tests.rules.test_td712_model_calls import PARTS, PRICE, called, checked, spent
+from tests.rules.test_td712_model_calls import PARTS, PRICE, called, checked, looped, spent
 
 
 @pytest.mark.parametrize(("loop", "chained"), [(60, True), (70, False)])
@@ -17,25 +16,13 @@ def test_a_loop_with_a_recurrence_is_one_though_its_inputs_could_be_computed_at_
     loop: int, chained: bool
 ) -> None:
     often = {"turns": 1.0, "repeated": 32.0, "one_row": True}
-    lines = ops(
+    lines = (
         op_line(24, "forward", 96, grad_calls=96.0, elapsed_ns=3 * MS, names={"linear": 32.0},
                 series=32.0, looped_at=at(60), **often),
         op_line(25, "forward", 64, grad_calls=64.0, elapsed_ns=2 * MS, names={"linear": 32.0},
                 series=1.0, looped_at=at(loop), **often),
     )  # fmt: skip
-    found = rule.check(
-        budget(**PARTS),
-        phases(**PARTS),
-        called("Net", 1),
-        lines,
-        PRICE,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-    )
+    found = looped(PARTS, called("Net", 1), *lines)
     assert found is not None
     assert found.fix.text.startswith("torch.compile" if chained else "Stack the inputs")
 
@@ -54,23 +41,11 @@ def test_written_out_gates_leave_what_torchs_own_layer_takes(
     gates: dict[str, float], module: str
 ) -> None:
     chained = {"turns": 1.0, "series": 1.0, "looped_at": at(24), "one_row": True}
-    lines = ops(
+    lines = (
         op_line(24, "forward", 160, grad_calls=160.0, names={"linear": 64.0, **gates},
                 repeated=32.0, elapsed_ns=2 * MS, **chained),
     )  # fmt: skip
-    found = rule.check(
-        budget(**PARTS),
-        phases(**PARTS),
-        called("Net", 1),
-        lines,
-        PRICE,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-    )
+    found = looped(PARTS, called("Net", 1), *lines)
     assert found is not None and found.gain is not None
     if not module:
         assert found.fix.text.startswith("torch.compile")
@@ -96,26 +71,14 @@ def test_stacked_cells_are_counted_each_and_a_head_beside_them_is_called_once() 
     """Two cells and a head in each of 32 turns: each cell is short, a turn is not."""
     often = {"turns": 32.0, "repeated": 32.0, "series": 1.0, "looped_at": at(28)}
     cell = {"grad_calls": 160.0, "names": {"lstm_cell": 32.0, "dim": 32.0}, **often}
-    lines = ops(
+    lines = (
         op_line(24, "forward", 160, elapsed_ns=4 * MS, **cell),
         op_line(25, "forward", 160, elapsed_ns=4 * MS, **cell),
         op_line(26, "forward", 96, grad_calls=96.0, elapsed_ns=2 * MS, names={"linear": 32.0},
                 **often),
     )  # fmt: skip
     step = {"forward": 10.0, "backward": 20.0, "optimizer": 1.0}
-    found = rule.check(
-        budget(**step),
-        phases(**step),
-        called("LSTMCell", 32),
-        lines,
-        PRICE,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-    )
+    found = looped(step, called("LSTMCell", 32), *lines)
     assert found is not None and found.gain is not None
     calls = 2 * 32 * PRICE.op_ns
     assert found.gain.low_ns == pytest.approx(LSTM_LOW * calls)

@@ -174,16 +174,23 @@ def test_threads_that_use_the_cores_hold_computing_up_without_the_lock() -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "cls"), [("queue.put(made)", "cpu"), ("queue.join()", "overhead")]
+    ("line", "leaf", "cls"),
+    [
+        ("queue.put(made)", "Condition.wait (python3.11/threading.py)", "cpu"),
+        ("queue.join()", "Condition.wait (python3.11/threading.py)", "overhead"),
+        ("cache.put(made)", "dumps (json/encoder.py)", "overhead"),  # it waits for no room
+    ],
 )
-def test_a_thread_that_fills_a_queue_prepares_batches(tmp_path: Path, line: str, cls: str) -> None:
+def test_a_thread_that_fills_a_queue_prepares_batches(
+    tmp_path: Path, line: str, leaf: str, cls: str
+) -> None:
     script = tmp_path / "feed.py"
     script.write_text(line)
-    waits = stack(1, 0.5, "Condition.wait (python3.11/threading.py)")
+    waits = stack(1, 0.5, leaf)
     waits = replace(waits, at=Place(file=str(script), line=1))
     sampled = replace(stacks(), beside=(stack(12, 0.9, function="watch"),), others=(waits,))
     evidence = crowded(0.3, sampled=sampled)
     assert found(evidence).cls == cls
     verdict = diagnose(evidence).verdict
-    assert verdict.cls == cls
+    assert (verdict.cls, verdict.share) == (cls, pytest.approx(0.3, abs=0.02)), "counted once"
     assert "30% of the step computes and waits for a core that other threads" in verdict.summary
