@@ -29,6 +29,7 @@ STEPS = {
     "python_loss": (20, 200),
     "compute": (30, 60),
     "overhead": (100, 2000),
+    "debugging": (200, 500),
     "h2d": (100, 100),
 }
 

@@ -24,6 +24,7 @@ SLOW = {
     "cpu_decode": ("cpu", ""),
     "io_reads": ("io", ""),
     "overhead": ("overhead", ""),
+    "debugging": ("overhead", "main"),
     "compute": ("compute", ""),
 }
 CLEAREST = ("python_loss",)

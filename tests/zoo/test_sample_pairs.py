@@ -12,7 +12,7 @@ from torch import Tensor
 from tests import warm
 
 SAMPLES = Path(__file__).parents[2] / "sample_scripts"
-PAIRS = ("io_reads", "cpu_decode", "python_loss", "compute", "overhead", "h2d")
+PAIRS = ("io_reads", "cpu_decode", "python_loss", "compute", "overhead", "debugging", "h2d")
 READS_FILES = ("io_reads", "cpu_decode")
 # Where the fix sums in another order (1e-4) or rounds to float32 (1e-2); the others agree to every
 # printed digit.

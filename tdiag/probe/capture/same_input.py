@@ -227,10 +227,12 @@ def _decorated(frame: FrameType, code: CodeType) -> CodeType:
 
 def _unwatched(code: CodeType) -> bool:
     """What returns nothing to compare. And what no line of the script calls: torch formats the
-    stack of each operation while it looks for anomalies."""
+    stack of each operation while it looks for anomalies (by ``torch.fx.traceback``, where it has
+    that)."""
     name = code.co_name
     returns = not code.co_flags & _SKIPPED and not name.startswith("<") and name != "__init__"
-    return not returns or code.co_filename == traceback.__file__
+    formats = (traceback, sys.modules.get("torch.fx.traceback"))
+    return not returns or code.co_filename in (getattr(x, "__file__", "") for x in formats)
 
 
 def _name(code: CodeType) -> str:
