@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
@@ -20,6 +20,7 @@ from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
 from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC
 from tdiag.rules.base import MODEL_PHASES, held, known_to
+from tdiag.rules.both_sides import on_both_sides
 from tdiag.rules.evaluation import gathers
 from tdiag.rules.feed import left_by_others
 from tdiag.rules.fixed_cost import FIXED_COST_FACTOR, NO_OVERHEAD_NS
@@ -122,6 +123,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     _from_budget(costs, evidence, budget)
     costs.measured = dict(costs.by_class)
     before = lines_on_batch(evidence, budget)
+    throughout = on_both_sides(evidence.get(Ops), evidence.get(CallTrees))
     for finding in findings:
         if finding.cls == "straggler":  # its verdict is made apart
             continue
@@ -130,10 +132,11 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
             prepares = high * in_preparing(finding, evidence, budget, on_batch)
-            # It makes no batch: a loss before the model is called, calls of the model itself, or a
-            # buffer that is copied.
+            # It makes no batch: a loss before the model is called, calls of the model itself, a
+            # buffer that is copied, or what is also done later in the step.
             calls_model = {"prepare", "forward"} <= set(finding.components)
             apart = cls == "python_loss" or finding.cls == "memory"
+            apart = apart or (at is not None and at.spot in throughout)
             if apart or (cls == "overhead" and calls_model):
                 costs.by_class["cpu"] = max(0.0, costs.by_class.get("cpu", 0.0) - prepares)
             else:
@@ -146,7 +149,7 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
                 costs.add("cpu", unprepared - costs.unknown.get("prepare", 0.0))
             if finding.cls in _MEASURED:  # the finding explains more of it in unexplained time
                 costs.add(finding.cls, claimed)
-    if any(_makes_batches(finding, budget) for finding in findings):
+    if any(_makes_batches(finding, budget, throughout) for finding in findings):
         costs.guessed.clear()
     costs.add("cpu", costs.unknown.pop("cpu_ops"))
     # What cannot lie beside an evaluation lies in it: pictures that it writes, for example.
@@ -166,12 +169,15 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     return costs
 
 
-def _makes_batches(finding: Finding, budget: Budget) -> bool:
+def _makes_batches(finding: Finding, budget: Budget, throughout: Collection[Spot]) -> bool:
     """Whether the finding names a line of preprocessing that takes most of the time before the
     forward."""
-    most = MAJORITY_FRAC * budget.components_ns.get("prepare", 0)
-    preprocesses = finding.cls == "cpu" and finding.location is not None and not finding.advisory
-    return preprocesses and "prepare" in finding.components and finding.recoverable_ns > most
+    at, most = finding.location, MAJORITY_FRAC * budget.components_ns.get("prepare", 0)
+    if at is None or finding.advisory or finding.recoverable_ns <= most:
+        return False
+    by_hand = finding.cls == "overhead" and finding.components == ("prepare",)
+    preprocesses = finding.cls == "cpu" and "prepare" in finding.components
+    return preprocesses or (by_hand and at.spot not in throughout)
 
 
 def _from_lines(costs: Costs, evidence: Evidence, budget: Budget) -> None:

@@ -16,6 +16,7 @@ from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
 from tdiag.rules.base import NOISE_FLOOR_FRAC, same_function
+from tdiag.rules.both_sides import on_both_sides
 from tdiag.rules.epochs import between_epochs, epochs_place
 from tdiag.rules.fixed_cost import LITTLE_WORK_FRAC, moves_memory
 from tdiag.rules.hooks import observing
@@ -46,10 +47,12 @@ def with_line_classes(
     if budget is None:
         return list(findings)
     lines, on_batch = classes_of_lines(evidence, budget), lines_on_batch(evidence, budget)
+    throughout = on_both_sides(evidence.get(Ops), evidence.get(CallTrees))
     found = []
     for finding in findings:
         cls, at = class_of(finding, lines), finding.location
-        if cls == "overhead" and finding.components == ("prepare",):
+        beside = at is not None and at.spot in throughout
+        if cls == "overhead" and finding.components == ("prepare",) and not beside:
             cls = "cpu" if at and at.spot in on_batch else prepared_by(evidence) or cls
         found.append(replace(finding, cls=cls))
     return found

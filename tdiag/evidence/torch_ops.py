@@ -72,8 +72,9 @@ class OpLine(Kind, frozen=True, kw_only=True):
     # torch.autograd.grad through what earlier calls went through; calls that sum the squares of
     # parameters for the loss; factors of products of a triangular matrix and its transpose,
     # and these products; calls that compute a batch of equal matrices, times the share of further
-    # ones; copies of what the same line copied before, times the share of that; brackets that pick,
-    # with gradients, what a tensor of numbers names.
+    # ones; copies of what the same line copied before, times the share of that; copies that are
+    # only read, of what does not change meanwhile; brackets that pick, with gradients, what a
+    # tensor of numbers names.
     constructed_ns: float = 0.0
     constant_ns: float = 0.0
     frozen_ns: float = 0.0
@@ -96,6 +97,7 @@ class OpLine(Kind, frozen=True, kw_only=True):
     multiplied_out_ns: float = 0.0
     alike_ns: float = 0.0
     copied_on_ns: float = 0.0
+    copied_to_read_ns: float = 0.0
     matrices: int = 0  # the most equal ones of one call
     indexed_ns: float = 0.0
     fft_ns: float = 0.0

@@ -148,6 +148,13 @@ class Savers(Kind, frozen=True, kw_only=True):
     savers: tuple[Saver, ...]
 
 
+class ProcessStarts(Kind, frozen=True, kw_only=True):
+    """Each start of a process by the training thread: the user's line, and when, on the events'
+    clock; those of DataLoaders are left out."""
+
+    starts: tuple[tuple[Place, int], ...]
+
+
 class Gradients(Kind, frozen=True, kw_only=True):
     """Total L2 norm of the leading optimizer's gradients in a handful of steps, as the step used
     them, after any clipping. ``not_finite``: number of the examined steps with inf or NaN instead;

@@ -26,6 +26,7 @@ from .loaders import LoaderWatch
 from .patches import hide_from_dynamo, install_filter
 from .phases import ModuleWatch
 from .saves import SaveWatch
+from .started import ProcessWatch
 from .trial.install import install as install_trial
 from .windows import Windows
 from .wire import CONTROL, KERNEL, OVER
@@ -64,6 +65,7 @@ def install(run_dir: str, *times: int, visited: Visited | None = None) -> None:
         modules,
         SaveWatch(probe, boundary, modules),
         CollectiveWatch(probe, boundary),
+        ProcessWatch(probe),
     ):
         probe.guard(watcher.install)()
     probe.guard(facts.watch_profiler)(probe)

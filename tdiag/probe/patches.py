@@ -8,6 +8,7 @@ such frames from a traceback before it is formatted.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 import traceback
@@ -98,6 +99,9 @@ def _without_hidden(trace: TracebackType | None) -> TracebackType | None:
 def install_filter() -> Patches:
     """Filter where tracebacks are shown: the except hooks and the ``traceback`` module. The
     returned patches undo it, once no frame of a wrapper can be left."""
+    # inspect.stack() looks for the source of each frame: through all modules for a file that does
+    # not exist, a millisecond for each wrapper, unless this cache says that no module is from it.
+    inspect.modulesbyfile[FILE] = ""
     patches = Patches()
     patches.set(sys, "excepthook", _filtered_hook(sys.excepthook))
     patches.set(threading, "excepthook", _filtered_thread_hook(threading.excepthook))

@@ -141,6 +141,12 @@ class Marks:
         self.clocked = not called & GRAD_ON
         self.put((ON_CPU, _cpu() - self.cpu_start, 0))
 
+    def interrupted(self) -> None:
+        """Something with marks of its own begins or ends while a batch may be made, such as a
+        save."""
+        if self.clocked:
+            self.put((ON_CPU, _cpu() - self.cpu_start, 0))
+
     def backward_begins(self) -> None:
         """If no module was called, making the batch and the forward lie before it."""
         if self.clocked:

@@ -65,11 +65,13 @@ class SaveWatch:
                 return original(*args, **kwargs)
             watch.probe.guard(watch._called)(name)
             watch.inside = True
+            marks.interrupted()
             put((SAVE_BEGIN, wall_ns(), 0))
             try:
                 return original(*args, **kwargs)
             finally:
                 watch.inside = False
+                marks.interrupted()
                 put((SAVE_END, wall_ns(), 0))
 
         return hidden(save)

@@ -74,8 +74,8 @@ RecordKind = Literal[
     "process", "torch", "role", "loader", "iterator", "fetch", "module", "called", "ddp",
     "collective", "optimizer", "scheduler", "inspection", "input", "boundary", "window", "steps",
     "trace", "calls", "ops", "again", "syscalls", "dispatch", "flags", "settings", "finish", "stop",
-    "forced", "sampler", "saver", "failure", "died", "unstopped", "trial", "compiled", "late",
-    "backwards",
+    "forced", "sampler", "saver", "started", "failure", "died", "unstopped", "trial", "compiled",
+    "late", "backwards",
 ]  # fmt: skip
 
 # The record of consecutive steps, as JSON: the general encoder takes three times as long for this

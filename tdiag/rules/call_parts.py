@@ -163,6 +163,16 @@ def part_of_phases(
     return found
 
 
+def sampled_part(
+    lines: Sequence[OpLine], part: Callable[[OpLine], float], stacks: Stacks | None
+) -> float:
+    """The share of the training thread's samples in this part of the lines' calls, if it has the
+    same share of a line's samples as of its calls."""
+    parts = {x.at.spot: part(x) / x.elapsed_ns for x in lines if x.elapsed_ns}
+    training = stacks.training if stacks else ()
+    return sum(x.self_frac * parts.get(x.at.spot, 0.0) for x in training)
+
+
 def backward_share(
     lines: Sequence[OpLine], ops: Ops, part: Callable[[OpLine], float]
 ) -> BackwardShare:

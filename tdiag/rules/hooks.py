@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from tdiag.evidence.sampled import CallFrame, CallTrees
 from tdiag.evidence.torch_ops import OpLine, Ops
+from tdiag.model.place import Spot
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.syntax import innermost, tree_of
 
 MODULE_FILE = "torch/nn/modules/module.py"
@@ -82,6 +84,33 @@ def _computes(caller: CallFrame) -> bool:
 def _scope(frame: CallFrame) -> tuple[str, str]:
     """Its file, and the class or function in which it is; else its name."""
     return frame.file, frame.name.rpartition(".")[0] or frame.name
+
+
+def within_passes(spot: Spot, trees: CallTrees | None) -> set[str]:
+    """The passes within which the line was sampled, ``forward`` and ``backward``, below a module's
+    call or below autograd, as what hooks call is; empty if not most of its samples are there."""
+    frames = trees.training if trees else ()
+    shares = {"forward": 0.0, "backward": 0.0, "": 0.0}
+    for number, frame in enumerate(frames):
+        if frame.user and (frame.file, frame.line) == spot:
+            shares[_pass(number, frames)] += frame.frac
+    whole = sum(shares.values())
+    if shares[""] > (1 - MAJORITY_FRAC) * whole:
+        return set()
+    return {name for name, share in shares.items() if share}
+
+
+def _pass(number: int, frames: Sequence[CallFrame]) -> str:
+    """The innermost pass around this frame. What loads data may be a module, too."""
+    found = ""
+    while (number := frames[number].parent) >= 0:
+        file = frames[number].file
+        if "/torch/utils/data/" in file:
+            return ""
+        if not found:
+            backward = frames[number].name == BACKWARD
+            found = "backward" if backward else "forward" if file.endswith(MODULE_FILE) else ""
+    return found
 
 
 def observing(ops: Ops | None, trees: CallTrees | None) -> set[tuple[str, int]]:

@@ -350,7 +350,7 @@ def _leading(ops: Ops, frames: Sequence[CallFrame]) -> Leading:
         else:
             called[x.at.spot] = x.phase
             found[function][x.at.line].add(x.phase)
-    seen = [(called.get((x.file, x.line)), list(_up(n, frames))) for n, x in enumerate(frames)]
+    seen = [(called.get((x.file, x.line)), list(stack_up(n, frames))) for n, x in enumerate(frames)]
     acts -= {call for phase, above in seen if phase in TRAINING for call in above}
     for phase, above in seen:
         for function, line in above if phase and acts.isdisjoint(above) else ():
@@ -366,10 +366,10 @@ def chain(line: StackLine, frames: Sequence[CallFrame]) -> Iterator[Call]:
     if not mine:
         yield function_key(line.at.file, line.at.function), line.at.line
         return
-    yield from _up(max(mine, key=lambda number: frames[number].frac), frames)
+    yield from stack_up(max(mine, key=lambda number: frames[number].frac), frames)
 
 
-def _up(number: int, frames: Sequence[CallFrame]) -> Iterator[Call]:
+def stack_up(number: int, frames: Sequence[CallFrame]) -> Iterator[Call]:
     """The user's functions of one stack from this frame up, and their lines."""
     while number >= 0:
         frame = frames[number]

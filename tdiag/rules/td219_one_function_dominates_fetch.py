@@ -6,7 +6,8 @@ the time of a fetch on a core. Reported if the lines of one function together ha
 the samples, with their sampling error, none of them alone has (TD218), and cores are left. On full
 cores TD202 reports it. If the loop makes its batches itself, without a DataLoader: samples of the
 lines before the forward, and the time between steps; there one line is enough, and a function
-counts with what it calls if none has half of them alone. Between an agent's actions the class is
+counts with what it calls if none has half of them alone. What the loop calls again later in the
+step, such as a schedule, makes no batch and does not count. Between an agent's actions the class is
 `rollout`.
 
 ## Why it is slow
@@ -52,6 +53,7 @@ from tdiag.rules.base import (
     sampling_range,
     where,
 )
+from tdiag.rules.both_sides import on_both_sides
 from tdiag.rules.evaluation import rolls_out
 from tdiag.rules.examples import budget, loaders, phases, stack, stacks, system
 from tdiag.rules.feed import feed_of, share_of_rank
@@ -111,9 +113,9 @@ def check(
             )
         if cpu <= MAJORITY_FRAC * whole:
             return None  # it waits
-        of_loss = of_the_loss(stacks, ops, trees)
+        others = of_the_loss(stacks, ops, trees) | on_both_sides(ops, trees)
         before = beside_the_step(BEFORE, stacks, ops, trees)
-        lines = [line for line in before if line.at.spot not in of_loss]
+        lines = [line for line in before if line.at.spot not in others]
         frames = trees.training if trees else ()
         does, cls = "The loop itself makes the batches, which", CLASS
         if rolls_out(phases, flags, calls):

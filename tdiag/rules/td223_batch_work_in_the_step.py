@@ -42,7 +42,10 @@ CODE = "TD223"
 NAME = "batch-work-in-the-step"
 CLASS = "compute"
 UNTRIED = "the work must be moved to where samples are made; `--freeze` of its function bounds it"
-AFTER = {"TD501": "a loop over the batch's values may be one expression"}
+AFTER = {
+    "TD501": "a loop over the batch's values may be one expression",
+    "TD758": "a copy that is only read need not be made at all",
+}
 PHASES = ("forward", "loss")
 
 

@@ -53,6 +53,7 @@ from tdiag.units import per_step
 CODE = "TD228"
 NAME = "another-process-awaited"
 CLASS = "input"
+AFTER = {"TD231": "a process that has begun late is behind"}
 UNTRIED = "when the other process can be asked is known to the script alone"
 
 # Calls that send work to a pool and wait for its result.

@@ -6,7 +6,8 @@ the result of each function that a line of the script calls with those of earlie
 of numbers, texts, arrays, tensors and collections of them, by a sample of each and its sum; the
 weights' versions of a module; the attributes of the script's own objects. A call counts if both are
 as before, and if it left its arguments as they were. The line's time is its share of the stack
-samples.
+samples. Before the forward it is preprocessing, unless the loop calls the function again later in
+the step, such as a schedule.
 
 ## Why it is slow
 A recording is filtered as a whole for each window that is cut out of it, a document is tokenised
@@ -53,6 +54,7 @@ from tdiag.rules.base import (
     sampling_range,
     where,
 )
+from tdiag.rules.both_sides import on_both_sides
 from tdiag.rules.callers import inclusive_of_lines, lines_below
 from tdiag.rules.examples import MB, MS, at, budget, call_tree, stacks
 from tdiag.rules.feed import RAM_FOR_DATA_FRAC, feed_of, share_of_rank
@@ -110,6 +112,8 @@ def _in_step(
         return None
     phase = lines[0].phase
     components, cls = _PHASES.get(phase, ((phase,), _IN_STEP))
+    if phase == "prepare" and lines[0].at.spot in on_both_sides(ops, trees):
+        cls = _IN_STEP  # it makes no batch
     if budget.has_device and cls == _IN_STEP:
         return None  # the device may work meanwhile
     if cls == _IN_STEP and _computes(lines, share * budget.step_ns, ops, dispatch):

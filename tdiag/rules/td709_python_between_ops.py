@@ -3,7 +3,8 @@
 ## What it measures
 Samples that end in a single user line in forward, loss, optimizer or before them, minus the time of
 that line's torch calls: the rest is Python, or what it calls outside torch. In forward, loss and
-optimizer, samples that end in another library (`random`, NumPy) count as well. Samples, torch calls
+optimizer, and within hooks, in backward too, samples that end in another library (`random`, NumPy,
+`inspect`) count as well. Samples, torch calls
 and clean steps come from different windows. So a line is reported only if its torch calls, scaled
 by how much longer calls took while sampling, take less than a quarter of its time, and if time is
 left even if everything the sampler added to a step fell into this line. If the line takes at least
@@ -46,6 +47,7 @@ from tdiag.model.threshold import MAJORITY_FRAC, NOTICEABLE_FRAC, Threshold
 from tdiag.rules.base import Abstain, Found, Gain, count, known_to, ns, same_function, where
 from tdiag.rules.callers import caller_of
 from tdiag.rules.examples import MS, at, budget, op_line, ops, stack, stacks
+from tdiag.rules.hooks import within_passes
 from tdiag.rules.log_lines import logs
 from tdiag.rules.loop_lines import AFTER as AFTER_THE_STEP
 from tdiag.rules.loop_lines import (
@@ -83,6 +85,7 @@ SPEAKING_FRAC = Threshold(
 )
 # Phases in which the training thread runs user lines, as calls are counted by phase.
 PHASES = ("prepare", "forward", "loss", "optimizer")
+HELD = (*PHASES, "backward")  # a hook may run in it
 COMPUTING = ("forward", "loss", "optimizer")
 # The budget components of the same time in a run with a device.
 WITH_DEVICE = ("launch", "python_loss", "other", "optimizer")
@@ -98,13 +101,17 @@ def check(
         others += before
     mine = [x for x in stacks.training if x not in others and not for_process(x)]
     called = {x.at.spot: _callers_phase(x, ops, trees) for x in mine}
-    candidates = (_with_libraries(x, budget, ops, called[x.at.spot]) for x in mine)
+    hooked = {x.at.spot: within_passes(x.at.spot, trees) for x in mine}
+    computing = {s for s in called if called[s] in COMPUTING or hooked[s]}
+    candidates = (_with_libraries(x, budget, ops, x.at.spot in computing) for x in mine)
     mine = [x for x in candidates if _own(x) and not logs(x)]
     within = within_the_step(stacks, ops, trees)
     phases_of = {
-        x: _phases(x, ops)
+        x: ("backward" in hooked[x.at.spot] and hooked[x.at.spot] | _phases(x, ops))
+        or _phases(x, ops)
         or {within.get(x.at.spot, "")} & set(PHASES)
         or {by_elimination(x, budget, ops), called[x.at.spot]} & set(PHASES)
+        or hooked[x.at.spot]
         for x in mine
     }
     unseen = [x for x in mine if not _calling(x, ops)] if _missed_evaluation(budget, ops) else []
@@ -165,7 +172,7 @@ def check(
             f" between {duration(least)} and {duration(most)}, plus {duration(beside)} in other"
             " lines of their functions; low end: half of the lines' own time"
             + (", or nothing while the device works." if budget.has_device else "."),
-            WITH_DEVICE if budget.has_device else tuple(x for x in PHASES if x in there),
+            WITH_DEVICE if budget.has_device else tuple(x for x in HELD if x in there),
         ),
         at=top.at,
     )
@@ -187,13 +194,13 @@ def _callers_phase(line: StackLine, ops: Ops, trees: CallTrees | None) -> str:
     return following.phase if following else ""
 
 
-def _with_libraries(line: StackLine, budget: Budget, ops: Ops, called: str) -> StackLine:
+def _with_libraries(line: StackLine, budget: Budget, ops: Ops, computes: bool) -> StackLine:
     """The line with its samples in libraries other than torch, and in walks over its modules, as
-    its own, if they are most of its samples and its function, or the one that ``called`` it in this
-    phase, mostly computes: what makes a batch is other rules' business."""
+    its own, if they are most of its samples and its function mostly computes, or ``computes``, as
+    what calls it: what makes a batch is other rules' business."""
     if line.elsewhere_frac <= MAJORITY_FRAC * line.self_frac:
         return line
-    if called in COMPUTING:
+    if computes:
         return replace(line, own_frac=line.own_frac + line.elsewhere_frac, leaf=_itself(line))
     mine = [x for x in ops.lines if same_function(x.at, line.at) and x.phase in PHASES]
     making = sum(x.elapsed_ns for x in mine if x.phase == "prepare")

@@ -21,7 +21,8 @@ parts in a list and join them then.
 ## How the gain is computed
 The time of these calls × the share of the result that was there before, with their backward. Low
 end: nine tenths of that; half, if gradients are recorded, because other calls must then choose
-between old and new rows. High end: as much as the stack samples show, if that is more.
+between old and new rows. High end: more than all of it, as measured, because memory must be given
+back, and the copy takes the caches from what follows; or as much as the stack samples show.
 
 ## When this advice is wrong
 If something keeps the older tensors and must not see new rows in them.
@@ -29,7 +30,6 @@ If something keeps the older tensors and must not see new rows in them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tdiag.evidence.sampled import Stacks
@@ -39,7 +39,8 @@ from tdiag.evidence.torch_ops import OpLine, Ops
 from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, count, ns, where
-from tdiag.rules.call_parts import BEFORE_BACKWARD, part_of_calls
+from tdiag.rules.call_parts import BEFORE_BACKWARD, part_of_calls, sampled_part
+from tdiag.rules.copying import saved_high
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
@@ -59,20 +60,23 @@ SAVED_LOW_FRAC = Threshold(
 
 
 def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Found | None:
-    part = part_of_calls(
-        phases, ops, None, lambda x: x.copied_on_ns, (*BEFORE_BACKWARD, "after_step")
-    )
+    part = part_of_calls(phases, ops, None, _copied, (*BEFORE_BACKWARD, "after_step"))
     if part is None:
         return None
     line = part.lines[0]
     learns = any(x.grad_calls for x in part.lines)
     low = LOW_END_FRAC if learns else SAVED_LOW_FRAC
+    high = saved_high(part.ns)
     gain = part.gain_if_less(
-        low, 1.0, f"low end: {percent(low)} of the copying goes; high end: all of it"
+        low,
+        high,
+        f"low end: {percent(low)} of the copying goes; high end: {percent(high)}, as the"
+        " memory need not be given back, and what follows finds more in the caches",
     )
     # Memory that is asked for again may cost more outside of the window that counts calls.
     # On a device, samples show where the host waits.
-    sampled = 0.0 if budget.has_device else _sampled(part.lines, stacks) * budget.step_ns
+    share = 0.0 if budget.has_device else sampled_part(part.lines, _copied, stacks)
+    sampled = share * budget.step_ns
     gain = replace(gain, high_ns=max(gain.high_ns, sampled))
     whole = max(part.ns + part.backward_ns, sampled)
     return Found(
@@ -100,11 +104,8 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     )
 
 
-def _sampled(lines: Sequence[OpLine], stacks: Stacks | None) -> float:
-    """The copies' share of the training thread's samples."""
-    parts = {x.at.spot: x.copied_on_ns / x.elapsed_ns for x in lines if x.elapsed_ns}
-    training = stacks.training if stacks else ()
-    return sum(x.self_frac * parts.get(x.at.spot, 0.0) for x in training)
+def _copied(line: OpLine) -> float:
+    return line.copied_on_ns
 
 
 def fires() -> Evidence:

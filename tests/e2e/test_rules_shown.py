@@ -42,6 +42,8 @@ RULES = {
     "tracks": {"TD755"},
     "keys": {"TD756"},
     "shops": {"TD757"},
+    "atlas": {"TD758"},
+    "rounds": {"TD231"},
     "formulas": {"TD502"},
     "ranks": {"TD902", "TD904", "TD905"},
     "reduced": {"TD903"},

@@ -15,16 +15,16 @@ ROWS = [(tip, words, codes.split()) for tip, words, _, codes in ROW.findall(PAGE
 # What none of the articles speaks of; the rest of the catalogue is theirs.
 OURS = {
     "TD105", "TD106", "TD213", "TD214", "TD216", "TD217", "TD218", "TD219", "TD220", "TD221",
-    "TD222", "TD223", "TD224", "TD225", "TD226", "TD227", "TD228", "TD229", "TD230", "TD306",
-    "TD307",
+    "TD222", "TD223", "TD224", "TD225", "TD226", "TD227", "TD228", "TD229", "TD230", "TD231",
+    "TD306", "TD307",
     "TD603", "TD604", "TD608", "TD609", "TD610", "TD611", "TD612", "TD613", "TD614", "TD615",
     "TD622", "TD623", "TD701", "TD707", "TD708", "TD709", "TD710", "TD711", "TD712", "TD713",
     "TD714", "TD715", "TD716", "TD717", "TD718", "TD719", "TD720", "TD721", "TD722", "TD723",
     "TD724", "TD725", "TD726", "TD727", "TD728", "TD729", "TD730", "TD731", "TD732", "TD733",
     "TD734", "TD735", "TD736", "TD737", "TD738", "TD739", "TD740", "TD741", "TD742", "TD743",
     "TD744", "TD745", "TD746", "TD747", "TD748", "TD749", "TD750", "TD751", "TD752", "TD753",
-    "TD754", "TD755", "TD756", "TD757", "TD810", "TD811", "TD812", "TD813", "TD903", "TD904",
-    "TD906", "TD907", "TD908",
+    "TD754", "TD755", "TD756", "TD757", "TD758", "TD810", "TD811", "TD812", "TD813", "TD903",
+    "TD904", "TD906", "TD907", "TD908",
 }  # fmt: skip
 
 

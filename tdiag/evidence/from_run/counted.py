@@ -162,6 +162,7 @@ def _ops(
             multiplied_out_ns=part(line, line.multiplied_out),
             alike_ns=part(line, line.alike),
             copied_on_ns=part(line, line.copied_on),
+            copied_to_read_ns=part(line, line.copied_to_read),
             matrices=line.matrices,
             indexed_ns=part(line, line.indexed),
             fft_ns=part(line, line.fft),

@@ -55,6 +55,7 @@ class OpsLine(msgspec.Struct):
     multiplied_out: float = 0
     alike: float = 0
     copied_on: float = 0
+    copied_to_read: float = 0
     matrices: int = 0
     indexed: float = 0
     samples_at: At | None = None

@@ -291,6 +291,13 @@ class SaverRecord(Record):
     at: At = None
 
 
+class StartedRecord(Record):
+    """A process that the training thread started."""
+
+    t: int
+    at: At = None
+
+
 class SchedulerRecord(Record):
     id: int
     name: str = ""

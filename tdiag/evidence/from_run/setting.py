@@ -30,6 +30,7 @@ from tdiag.evidence.from_run.records import (
     SaverRecord,
     SchedulerRecord,
     SettingsRecord,
+    StartedRecord,
     TorchRecord,
     UnusedGradients,
     WindowRecord,
@@ -50,6 +51,7 @@ from tdiag.evidence.training import (
     Modules,
     Optimizer,
     Optimizers,
+    ProcessStarts,
     RepeatedHooks,
     Saver,
     Savers,
@@ -232,12 +234,15 @@ def _worker_threads(lead: Process, processes: list[Process]) -> int | None:
 
 
 def make_optim(lead: Process) -> list[Kind]:
-    """Optimizers; Schedulers and Gradients if the training was inspected."""
+    """Optimizers, what saves and what starts processes; Schedulers and Gradients if the training
+    was inspected."""
     looks = lead.all(InspectionRecord)
     described = {o.id: o for o in lead.all(OptimizerRecord)}.values()
     kinds: list[Kind] = [Optimizers(optimizers=tuple(_optimizer(o, looks) for o in described))]
     saved = lead.all(SaverRecord)
     kinds.append(Savers(savers=tuple(Saver(name=s.name, at=location(s.at)) for s in saved)))
+    starts = ((location(s.at), s.t) for s in lead.all(StartedRecord))
+    kinds.append(ProcessStarts(starts=tuple((at, t) for at, t in starts if at)))
     if looks:
         kinds.append(_schedulers(lead, looks))
         seen = [look.gradient for look in looks if look.gradient is not None]

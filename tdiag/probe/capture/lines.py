@@ -31,7 +31,7 @@ SUMS = (
     "frozen", "of_batch", "again", "parametrized", "thrown_away", "never_used", "prefix",
     "mostly_zero", "nonzero", "unwritten", "copied", "low_rank", "low_rank_used", "gathered",
     "gathered_used", "separate", "penalty", "indexed", "factored", "multiplied_out", "alike",
-    "copied_on", "thin", "moved_again", "moved_bytes", "work", "fft",
+    "copied_on", "copied_to_read", "thin", "moved_again", "moved_bytes", "work", "fft",
 )  # fmt: skip
 # The parts of a call's time that are known when it returns; others, when its result is used.
 KNOWN_AT_ONCE = (
@@ -83,7 +83,7 @@ class LineCalls:
         self.low_rank = self.low_rank_used = self.moved_again = self.moved_bytes = 0
         self.work = self.fft = self.fft_length = self.gathered = self.gathered_used = 0
         self.separate = self.penalty = self.indexed = self.factored = self.multiplied_out = 0
-        self.alike = self.copied_on = self.matrices = 0
+        self.alike = self.copied_on = self.copied_to_read = self.matrices = 0
         self.thin = self.thin_rank = self.thin_rows = 0
         self.contraction = ""
         self.turns: set[int] = set()

@@ -24,6 +24,7 @@ from .constants import Constants
 from .contractions import Contractions
 from .copied_on import CopiedOn
 from .copied_rows import RowCopies
+from .copied_to_read import CopiedToRead
 from .cost_on_device import device_ns
 from .equal_matrices import EqualMatrices
 from .factored import FactoredAgain
@@ -115,7 +116,7 @@ class OpsCapture(Capture):
         self.copies, self.zeros, self.low_rank = RowCopies(), Zeros(), LowRank()
         self.gathered, self.penalties = GatheredWeights(), Penalties()
         self.factored, self.equal, self.copied_on = FactoredAgain(), EqualMatrices(), CopiedOn()
-        self.thin = ThinFactors()
+        self.thin, self.copied_to_read = ThinFactors(), CopiedToRead()
         self.gradients = SeparateGradients()
         self.backward = BackwardTimes()
         self.constants = self.inspection.constants or Constants(self.probe)
@@ -241,6 +242,7 @@ class OpsCapture(Capture):
             self.factored.seen(name, args, kwargs, result, line, spent)
             self.thin.seen(name, args, kwargs, result, line, spent)
             self.copied_on.seen(name, args, kwargs, result, at, line, spent)
+            self.copied_to_read.seen(name, args, result, line, spent)
             if length := awkward_length(name, args, kwargs, result, spent):
                 line.fft += spent
                 line.fft_length = max(line.fft_length, length)
