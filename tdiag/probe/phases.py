@@ -61,7 +61,9 @@ class ModuleWatch:
         # Its calls by mode (grad_enabled × 2 + training): argument of FORWARD_BEGIN and the first
         # value of FORWARD_END's; None while unknown.
         self.calls: dict[int, list[tuple[int, int] | None]] = {}
-        self.of_class: dict[type, int] = {}  # number, once there are too many to describe
+        # By class, once there are too many modules to describe: number, and the same of calls.
+        self.of_class: dict[type, int] = {}
+        self.alike: dict[type, list[tuple[int, int] | None]] = {}
         self.described = 0
         self.classes: set[type] = set()
         self.discovering = False
@@ -152,7 +154,7 @@ class ModuleWatch:
         if own and getattr(kind.__call__, "tdiag_watched", False):
             return  # a subclass of a watched class
         original = kind.__call__ if own else None  # None: whatever Module.__call__ is by then
-        forward, marks, calls = self, self.probe.marks, self.calls
+        forward, marks, calls, alike = self, self.probe.marks, self.calls, self.alike
         put, log = marks.put, marks.log
         module = torch.nn.Module
 
@@ -161,7 +163,7 @@ class ModuleWatch:
             apart = forward.depth or is_compiling() or recorded_by_jit()
             if apart or (here() != marks.thread and not marks.mine()):
                 return (original or module.__call__)(self, *args, **kwargs)
-            modes = calls.get(id(self))
+            modes = calls.get(id(self)) or alike.get(type(self))
             known = modes and modes[_grad_enabled() * 2 + bool(self.training)]
             if not known or forward.discovering or len(log) > MOST_VALUES:
                 return forward._outermost(original, self, args, kwargs)
@@ -220,11 +222,18 @@ class ModuleWatch:
                 if marks.clocked:
                     marks.made_by_hand()
                 marks.put((FORWARD_END, wall_ns(), scalar))
-            if result is not None and id(module) in self.calls:
-                self.calls[id(module)][mode] = number << MODULE_SHIFT | mode, scalar
+            if result is not None and (modes := self._modes(module)):
+                modes[mode] = number << MODULE_SHIFT | mode, scalar
             if resume and not self.probe.warm:
                 self._discover(True)
         return result
+
+    def _modes(self, module: Any) -> list[tuple[int, int] | None] | None:
+        """What is known of its calls, or of those of all modules of its class that are not
+        described."""
+        if id(module) in self.calls or self.described < MOST_MODULES:
+            return self.calls.get(id(module))
+        return self.alike.setdefault(type(module), [None] * 4)
 
     def _forget(self, key: int) -> None:
         self.numbers.pop(key, None)

@@ -14,8 +14,8 @@ SAVED_HIGH = Threshold(
 LARGE_NS = Threshold(
     5e6,
     "ns",
-    "Heuristic: between the times of copying 38 MB, for which glibc maps new memory each time (above"
-    " 32 MiB), 10 to 17 ms, and 15 MB, 0.6 to 1.1 ms (torch 2.13, one and two threads).",
+    "Heuristic: between the times of copying 38 MB, for which glibc maps new memory each time, as"
+    " above 32 MiB, 10 to 17 ms, and 15 MB, 0.6 to 1.1 ms (torch 2.13, one and two threads).",
 )
 SAVED_LARGE_HIGH = Threshold(
     1.6,

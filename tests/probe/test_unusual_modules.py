@@ -110,3 +110,31 @@ def test_code_of_a_subclass_of_tensors_runs_for_the_script_alone(tmp_path: Path)
         [sys.executable, "script.py"], cwd=tmp_path, text=True, capture_output=True, check=True
     )
     assert run.out == plain.stdout
+
+
+MANY = """
+import sys
+import torch
+layers = [torch.nn.Linear(4, 4) for _ in range(100)]  # 36 more than are described one by one
+optimizer = torch.optim.SGD([p for layer in layers for p in layer.parameters()], lr=0.01)
+watch = sys.modules["tdiag_probe.phases"].ModuleWatch
+slow, original = [], watch._outermost
+def outermost(self, original_call, module, args, kwargs):
+    slow.append(step)
+    return original(self, original_call, module, args, kwargs)
+watch._outermost = outermost
+for step in range(40):
+    x = torch.ones(2, 4)
+    for layer in layers:
+        x = layer(x)
+    optimizer.zero_grad()
+    x.sum().backward()
+    optimizer.step()
+print(sum(at > 25 for at in slow))
+"""
+
+
+def test_modules_that_are_not_described_are_known_by_their_class(tmp_path: Path) -> None:
+    run = watch_code(tmp_path, MANY, windows=["baseline"], profiling=True, steps=40)
+    assert run.returncode == 0 and run.of("failure") == []
+    assert run.out.strip() == "0"

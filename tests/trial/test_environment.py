@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _ctypes
+import os
 import shutil
 from pathlib import Path
 
@@ -57,6 +58,27 @@ def test_variables_of_debugging_are_off(tmp_path: Path, monkeypatch: pytest.Monk
     assert (watched.returncode, watched.out) == (0, "False"), watched.err
     said = {r["what"] for r in watched.of("trial") if r["state"] == "applied"}
     assert said == {f"{name} is off" for name in environ["TDIAG_TRIAL_OFF"].split()}
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="OpenBLAS uses no more threads than cores")
+def test_numpys_threads_are_as_many_as_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, sys, numpy\nbefore = len(os.listdir('/proc/self/task'))\nimport torch"
+    change, found = load("process.library_threads"), {}
+    for threads in ("1", "2"):
+        for name, value in change.environment(threads).items():
+            monkeypatch.setenv(name, value)
+        trial = [("process.library_threads", threads)]
+        shown = f"{code}\nsys.stdout.write(f'{{before}} {{torch.get_num_threads()}}')"
+        (folder := tmp_path / threads).mkdir()
+        watched = watch_code(folder, shown, cold=True, windows=[], trial=trial)
+        assert watched.returncode == 0, watched.err
+        said = [r["what"] for r in watched.of("trial") if r["state"] == "applied"]
+        assert said == [f"OPENBLAS_NUM_THREADS={threads}"]
+        found[threads] = tuple(map(int, watched.out.split()))
+    assert found["2"][0] == found["1"][0] + 1
+    assert found["2"][1] == found["1"][1]
 
 
 def test_segments_grow_beside_other_settings_of_the_allocator(
