@@ -49,7 +49,7 @@ WORDS = {
     "io": "waiting for storage",
     "cpu": "waiting for preprocessing on the CPU",
     "input": "waiting for data",
-    "loader": "starting the DataLoader's workers",
+    "loader": "starting worker processes",
     "h2d": "copying between host and device",
     "compute": "computing",
     "python_loss": "Python control flow in the loss",
