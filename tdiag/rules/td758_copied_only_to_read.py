@@ -3,7 +3,8 @@
 ## What it measures
 Calls of `clone`, and copies that `copy.deepcopy` or `dataclasses.asdict` make of tensors, that take
 a tenth of a millisecond or more. A copy counts once its memory is free again, if neither the copy
-nor the tensor that was copied has changed meanwhile. Copies that record gradients do not count.
+nor the tensor that was copied has changed meanwhile. Copies that record gradients do not count, nor
+those of memory that torch does not own alone: of NumPy arrays, files and other processes.
 Counted while torch calls are counted.
 
 ## Why it is slow
@@ -20,8 +21,7 @@ in measurements: more than all, because memory must be given back, and a copy ta
 what follows. High end: as much as the stack samples show, if that is more.
 
 ## When this advice is wrong
-If something changes the tensor later in a way that torch does not count (a NumPy array or another
-process that shares its memory) while the copy is still read.
+If a later step changes the tensor while the copy is still read: only some steps were watched.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ net = nn.Linear(64, 64)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 table, rows = torch.randn(20_000, 64), torch.arange(100)
 weight = nn.Parameter(torch.randn(20_000, 64))
-item, kept = Item(table, rows), []
+item, kept, array = Item(table, rows), [], torch.randn(20_000, 64).numpy()
+shared = torch.randn(20_000, 64).share_memory_()
 for step in range(100_000):
     x = torch.randn(100, 64)
     {made}  # HERE
@@ -54,6 +55,10 @@ HERE = next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if "# HERE" in li
         ("kept.append(table.clone()); kept = kept[-3:]", "table += 1", 0.0, 0.0),
         ("kept.append(weight.data.clone()); kept = kept[-1:]", "weight.data += 1", 0.0, 0.0),
         ("x = x + weight.clone()[rows]", "", 0.0, 0.0),  # the copy records gradients
+        # NumPy writes into it.
+        ("t = torch.from_numpy(array).clone(); x = x + t[rows]", "array += 1; del t", 0.0, 0.0),
+        ("t = shared.clone(); x = x + t[rows]; del t", "", 0.0, 0.0),  # so may another process
+        ("x = x + torch.clone(input=table)[rows]", "", 0.0, 0.0),  # how it is called is not known
     ],
 )
 def test_copies(made: str, after: str, least: float, most: float, tmp_path: Path) -> None:

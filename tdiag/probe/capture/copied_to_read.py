@@ -74,10 +74,14 @@ class CopiedToRead:
             if name in HANDS_OUT and args and isinstance(args[0], torch.Tensor):
                 handed = StorageWeakRef(args[0].untyped_storage()).cdata
                 self.watched = [x for x in self.watched if x.made.reference.cdata != handed]
-        if name not in COPIES or took < LONG_NS or len(self.watched) >= MOST_WATCHED:
+        if name not in COPIES or took < LONG_NS or len(self.watched) >= MOST_WATCHED or not args:
             return
         source = args[0]
         if source.requires_grad or result is source or not (plain(source) and plain(result)):
+            return
+        # Memory of a NumPy array, a file or another process may be written without torch.
+        shared = source.device.type == "cpu" and source.is_shared()
+        if shared or not source.untyped_storage().resizable():
             return
         if not (source.is_inference() or result.is_inference()):
             self.watched.append(WatchedCopy(source, result, line, took))
