@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from tdiag.diagnose.budget import starting_workers
-from tdiag.diagnose.line_classes import class_of, classes_of_lines
+from tdiag.diagnose.line_classes import class_of, classes_of_lines, of_constants
 from tdiag.diagnose.preparing import in_preparing, lines_on_batch, prepared_by
 from tdiag.diagnose.sampled_lines import explain_by_lines, preparing_line
 from tdiag.evidence.feeding import Loaders
@@ -123,22 +123,26 @@ def weigh(evidence: Evidence, budget: Budget, findings: Sequence[Finding]) -> Co
     _from_budget(costs, evidence, budget)
     costs.measured = dict(costs.by_class)
     before = lines_on_batch(evidence, budget)
+    constant = of_constants(evidence.get(Ops))
     throughout = on_both_sides(evidence.get(Ops), evidence.get(CallTrees))
     for finding in findings:
         if finding.cls == "straggler":  # its verdict is made apart
             continue
-        at, cls = finding.location, costs.class_of(finding)
-        on_batch = cls == "overhead" and at is not None and at.spot in before
+        here, cls = finding.location and finding.location.spot, costs.class_of(finding)
+        on_batch = cls == "overhead" and here in before
         if finding.speedup and not finding.advisory and finding.cls not in _MEASURED:
             high = _cost_of(finding, evidence, budget)
             prepares = high * in_preparing(finding, evidence, budget, on_batch)
             # It makes no batch: a loss before the model is called, calls of the model itself, a
             # buffer that is copied, or what is also done later in the step.
             calls_model = {"prepare", "forward"} <= set(finding.components)
-            apart = cls == "python_loss" or finding.cls == "memory"
-            apart = apart or (at is not None and at.spot in throughout)
+            apart = cls == "python_loss" or finding.cls == "memory" or here in throughout
             if apart or (cls == "overhead" and calls_model):
                 costs.by_class["cpu"] = max(0.0, costs.by_class.get("cpu", 0.0) - prepares)
+            elif cls == "compute" and here in constant:
+                moved = min(prepares, costs.by_class.get("cpu", 0.0))
+                costs.by_class["cpu"] = costs.by_class.get("cpu", 0.0) - moved
+                costs.compute += moved
             else:
                 high -= prepares
             costs.by_class[cls] = max(costs.by_class.get(cls, 0.0), high)

@@ -15,6 +15,7 @@ from tdiag.evidence.torch_ops import Dispatch, OpLine, Ops
 from tdiag.evidence.training import Modules
 from tdiag.model.diagnosis import Finding
 from tdiag.model.place import Spot
+from tdiag.model.threshold import MAJORITY_FRAC
 from tdiag.rules.base import NOISE_FLOOR_FRAC, same_function
 from tdiag.rules.both_sides import on_both_sides
 from tdiag.rules.epochs import between_epochs, epochs_place
@@ -100,3 +101,9 @@ def _few_bytes(line: OpLine, work: Work | None, roof: Roof | None) -> bool:
     beside = [x for x in work.ops if x.at and not x.backward and same_function(x.at, line.at)]
     best = sum(map(roof.best_ns, beside))
     return bool(beside) and best <= LITTLE_WORK_FRAC * line.elapsed_ns
+
+
+def of_constants(ops: Ops | None) -> set[Spot]:
+    """Lines that mostly compute what is the same in every step, and so make no batch."""
+    lines = ops.lines if ops else ()
+    return {x.at.spot for x in lines if x.constant_ns > MAJORITY_FRAC * x.elapsed_ns}

@@ -28,7 +28,7 @@ from tdiag.rules.loop_lines import (
     phase_of,
     step_spans,
 )
-from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
+from tdiag.rules.only_writes import made_to_write, only_changes_itself, only_returns, only_writes
 from tdiag.rules.syntax import statement_text
 
 # Calls that make histograms, plots and tables, and packages whose calls do nothing else.
@@ -197,8 +197,8 @@ def _written_at(line: StackLine, called: _Callers, ops: Ops | None) -> Place | N
             return None
         if made_to_write(at):
             return at
-        if function in called.loops or not only_returns(at):
-            return None  # it does more than to return the value
+        if function in called.loops or not (only_returns(at) or only_changes_itself(at)):
+            return None  # it does more than to return the value, or to keep it
     return None
 
 

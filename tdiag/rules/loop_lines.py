@@ -250,11 +250,10 @@ def of_the_loss(
     frames = trees.training if trees else ()
     leading = _leading(ops, frames)
     spans = _spans(leading)
-    losses = {
-        function
-        for function, lines in leading.items()
-        if LOSS_NAME.search(function[1]) and any("loss" in phases for phases in lines.values())
-    }
+    called = (x for x in frames if x.name.endswith(".__call__"))  # of the user's TripletLoss
+    named = {function_key(x.file, x.name) for x in called if LOSS_NAME.search(x.name)}
+    named |= {function for function in leading if LOSS_NAME.search(function[1])}
+    losses = {x for x in named & leading.keys() if "loss" in set().union(*leading[x].values())}
     model, computing = (
         {(x.at.file, x.at.function) for x in ops.lines if x.phase == phase}
         for phase in ("forward", "loss")

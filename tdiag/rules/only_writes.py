@@ -31,6 +31,10 @@ _CONVERTS = {
     "argmin", "idxmax", "idxmin", "median", "std", "var", "quantile", "norm", "any", "all", "count",
     "unique", "nunique", "head", "tail", "nlargest", "nsmallest", "to_dict", "to_numpy", "describe",
 }  # fmt: skip
+# Of a model, an optimizer, a loss: none of them is a record.
+_OF_TRAINING = {
+    "step", "backward", "zero_grad", "parameters", "state_dict", "load_state_dict", "train", "eval",
+}  # fmt: skip
 _MAKE_CONTAINERS = {
     "dict", "list", "set", "defaultdict", "OrderedDict", "Counter", "deque", "copy", "clone",
     "zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like",
@@ -54,6 +58,24 @@ def only_returns(at: Place) -> bool:
     inside, own = _body(function)
     given = [node for node in inside if not isinstance(node, ast.Return)]
     return not any(_has_effect(node, own, _text(at.file)) for node in given)
+
+
+def only_changes_itself(at: Place) -> bool:
+    """Whether the function around the line is a method whose effects are all on its own object,
+    beside the value that it returns."""
+    function = function_at(at)
+    if function is None or not function.args.args or function.args.args[0].arg != "self":
+        return False
+    inside, own = _body(function)
+    given = [node for node in inside if not isinstance(node, ast.Return) and not _of_self(node)]
+    return not any(_has_effect(node, own, _text(at.file)) for node in given)
+
+
+def _of_self(node: ast.AST) -> bool:
+    """``self.x = 1``, ``self.rows[2] = 1`` or ``self.rows.append(1)``."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    changed = call.func if isinstance(call, ast.Call) else node
+    return isinstance(changed, ast.Attribute | ast.Subscript) and _root(changed) == "self"
 
 
 def made_to_write(at: Place) -> bool:
@@ -86,8 +108,10 @@ def _only_writes(function: _Function, text: str) -> bool:
 def _is_written(statement: ast.AST, tree: ast.Module, text: str, seen: set[str]) -> bool:
     """``seen``: variables, keys, lists and functions that are being followed."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return _writes(statement.value, tree, text) or _is_written_later(
-            statement.value, tree, text, seen
+        return (
+            _writes(statement.value, tree, text)
+            or _is_written_later(statement.value, tree, text, seen)
+            or _is_tracked(statement.value, tree, text, seen)
         )
     if isinstance(statement, ast.Return):  # of a list's entry; of other values callers are asked
         kept = any(x.startswith(".") for x in seen)
@@ -113,6 +137,59 @@ def _is_written_later(call: ast.Call, tree: ast.Module, text: str, seen: set[str
     if not name or name in seen:
         return False
     return _all_written(list(_uses(name, tree)), tree, text, _elsewhere(seen) | {name})
+
+
+def _is_tracked(call: ast.Call, tree: ast.Module, text: str, seen: set[str]) -> bool:
+    """Whether the call, ``meter.update(x)``, is one of an object that the file makes of constants
+    alone, ``meter = Meter(100)``, and of which all other uses in the file write. It is given
+    nothing that trains."""
+    name = _loaded(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    made = [value for target, value in _assigned(tree) if _stored(target) == name]
+    if not name or name in seen or not made or not all(map(_of_constants, made)):
+        return False
+    attributes = (x for x in ast.walk(tree) if isinstance(x, ast.Attribute))
+    trains = {_loaded(x.value) for x in attributes if x.attr in _OF_TRAINING}
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if trains & {name, *map(_loaded, given)}:
+        return False
+    statements = [x for x in ast.walk(tree) if isinstance(x, ast.stmt)]
+    uses = [x for x in statements if name in map(_loaded, nodes_of(x, whole=False))]
+    others = [x for x in uses if not _calls_of(name, x)]
+    return _all_written(others, tree, text, _elsewhere(seen) | {name})
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Each target of an assignment of the file, and its value."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                yield from zip(target.elts, node.value.elts, strict=False)
+            else:
+                yield target, node.value
+
+
+def _stored(target: ast.expr) -> str:
+    """``.rows`` for ``self.rows`` and ``rows``, where they are set."""
+    if isinstance(target, ast.Attribute):
+        return f".{target.attr}"
+    return f".{target.id}" if isinstance(target, ast.Name) else ""
+
+
+def _of_constants(value: ast.expr) -> bool:
+    """Whether it makes an object of a class, which has a capital, of constants alone."""
+    if not isinstance(value, ast.Call) or not name_of(value)[:1].isupper():
+        return False
+    given = [*value.args, *(keyword.value for keyword in value.keywords)]
+    return all(isinstance(x, ast.Constant) for x in given)
+
+
+def _calls_of(name: str, statement: ast.stmt) -> bool:
+    """Whether the statement only calls a method of the object."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    method = call.func if isinstance(call, ast.Call) else None
+    return isinstance(method, ast.Attribute) and _loaded(method.value) == name
 
 
 def _uses(filled: str, tree: ast.Module) -> Iterator[ast.stmt]:

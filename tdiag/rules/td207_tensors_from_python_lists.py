@@ -40,6 +40,7 @@ from tdiag.rules.base import DATA_WAIT, Abstain, Found, Gain, count, known_to, n
 from tdiag.rules.examples import MS, budget, op_line, ops
 from tdiag.rules.feed import feed_of
 from tdiag.rules.fetch_lines import fetch_samples, takes_batches, top_fetch_lines
+from tdiag.rules.loop_lines import FORWARD
 from tdiag.rules.thresholds import REPLACED_LOW_FRAC
 from tdiag.units import per_step, percent, plural
 
@@ -55,7 +56,7 @@ CONSTRUCTS = re.compile(r"\btorch\.(tensor|(Float|Long|Int|Double|Bool)Tensor)\(
 
 # That of a line that makes a list of an array, which is then not needed.
 _LISTS = re.compile(r"\.tolist\(")
-IN_STEP = ("prepare", "forward", "loss")
+IN_STEP = ("prepare", *FORWARD)
 
 
 def check(
@@ -87,6 +88,7 @@ def check(
         _sampled(lines, stacks) * budget.step_ns,
         _components({line.phase for line in lines}),
         _making_lists(stacks) * budget.step_ns if worst.phase == "data_wait" else 0.0,
+        cls="overhead" if worst.phase in FORWARD else "",  # no batch is made there
     )
 
 
@@ -131,6 +133,7 @@ def _found(
     other_ns: float,
     components: tuple[str, ...] = DATA_WAIT,
     lists_ns: float = 0.0,
+    cls: str = "",
 ) -> Found:
     """``one_ns``, ``other_ns``: two measurements of the time in the calls, per step; 0 if none.
     ``lists_ns``: of making the lists."""
@@ -149,6 +152,7 @@ def _found(
         ),
         gain=Gain(low * REPLACED_LOW_FRAC, high + lists_ns, why, components),
         at=at,
+        cls=cls,
     )
 
 

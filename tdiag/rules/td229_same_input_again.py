@@ -116,7 +116,7 @@ def _in_step(
         cls = _IN_STEP  # it makes no batch
     if budget.has_device and cls == _IN_STEP:
         return None  # the device may work meanwhile
-    if cls == _IN_STEP and _computes(lines, share * budget.step_ns, ops, dispatch):
+    if cls == _IN_STEP and _computes(lines, share * budget.step_ns, ops, dispatch, trees):
         cls = "compute"
     least, most = known_to(share, stacks.samples)
     if least * _again(lines) < NOTICEABLE_FRAC:
@@ -260,10 +260,15 @@ def _share(
 
 
 def _computes(
-    lines: Sequence[SameInput], spent: float, ops: Ops | None, dispatch: Dispatch | None
+    lines: Sequence[SameInput],
+    spent: float,
+    ops: Ops | None,
+    dispatch: Dispatch | None,
+    trees: CallTrees | None,
 ) -> bool:
-    """Whether torch's work takes most of these ns: more than the fixed cost of its calls."""
-    spots = _spots(lines)
+    """Whether torch's work, at these lines or below them, takes most of these ns: more than the
+    fixed cost of its calls."""
+    spots = _spots(lines) | lines_below(_spots(lines), trees)
     called = [x for x in (ops.lines if ops else ()) if x.at.spot in spots]
     work = sum(x.elapsed_ns for x in called)
     fixed = FIXED_COST_FACTOR * dispatch.least_ns(called) if dispatch else 0.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tdiag.model.place import Place
-from tdiag.rules.only_writes import made_to_write, only_returns, only_writes
+from tdiag.rules.only_writes import made_to_write, only_changes_itself, only_returns, only_writes
 
 SPECTRUM = """
     def on_step_end(self, model, state):
@@ -182,3 +182,74 @@ def test_a_function_that_only_returns(body: str, expected: bool, tmp_path: Path)
     file = tmp_path / "train.py"
     file.write_text("def f(self, x):\n" + textwrap.indent(body, "    "))
     assert only_returns(Place(str(file), 2, "f")) is expected
+
+
+def placed(code: str, folder: Path) -> Place:
+    """The line with HERE of this code in a file."""
+    file = folder / "code.py"
+    file.write_text(code)
+    line = next(n for n, text in enumerate(code.splitlines(), 1) if "HERE" in text)
+    return Place(str(file), line, "")
+
+
+TRACKER = """
+import meters
+def train(model, loader, optimizer):
+    model.train()
+    losses, tracker = meters.Mean(), meters.GradeTracker(keep=30_000)
+    for step, (x, y) in enumerate(loader):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.add(loss.item())
+        tracker.update(x, y)  # HERE
+        if step % 50 == 0:
+            print(f"step {step} {losses.value} {tracker.summary()}")
+"""
+METER = """
+class GradeTracker:
+    def update(self, scores, labels):
+        self.scores.extend(scores)
+        self.refresh()
+    def refresh(self):
+        ranks = sorted(self.scores)
+        self.auc = area(ranks)  # HERE
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "to", "only"),
+    [
+        ("", "", True),
+        ("print(", "log.info(", True),
+        # Something else depends on it: training ends, or it is made of what trains.
+        ("if step % 50 == 0", "if tracker.bad > 5", False),
+        ("print(f", "scheduler.step(tracker.auc); print(f", False),
+        ("GradeTracker(keep=30_000)", "GradeTracker(model)", False),
+        ("tracker.update(x, y)", "tracker.update(model, y)", False),
+        ("GradeTracker(keep=30_000)", "tracker_of(30_000)", False),
+        ("loss = (model(x)", "x = tracker.scale(x); loss = (model(x)", False),
+    ],
+)
+def test_a_tracker_whose_figures_are_only_printed(
+    changed: str, to: str, only: bool, tmp_path: Path
+) -> None:
+    source = TRACKER.replace(changed, to) if changed else TRACKER
+    assert made_to_write(placed(source, tmp_path)) is only
+
+
+@pytest.mark.parametrize(
+    ("changed", "to", "only"),
+    [
+        ("", "", True),
+        ("self.refresh()", "self.refresh(); return self.auc", True),
+        ("self.auc = area(ranks)", "best = area(ranks); torch.save(best)", False),
+        ("self.auc = area(ranks)", "labels[0] = area(ranks)", False),
+        ("def refresh(self)", "def refresh(tracker)", False),
+    ],
+)
+def test_a_method_that_changes_its_own_object_alone(
+    changed: str, to: str, only: bool, tmp_path: Path
+) -> None:
+    source = METER.replace(changed, to) if changed else METER
+    assert only_changes_itself(placed(source, tmp_path)) is only
