@@ -40,7 +40,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import Found, count, ns, where
 from tdiag.rules.call_parts import BEFORE_BACKWARD, part_of_calls, sampled_part
-from tdiag.rules.copying import saved_high
+from tdiag.rules.copying import SAVED_HIGH
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.rules.thresholds import LOW_END_FRAC
 from tdiag.units import duration, percent
@@ -66,18 +66,18 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     line = part.lines[0]
     learns = any(x.grad_calls for x in part.lines)
     low = LOW_END_FRAC if learns else SAVED_LOW_FRAC
-    high = saved_high(part.ns)
     gain = part.gain_if_less(
         low,
-        high,
-        f"low end: {percent(low)} of the copying goes; high end: {percent(high)}, as the"
+        1.0,
+        f"low end: {percent(low)} of the copying goes; high end: {percent(SAVED_HIGH)}, as the"
         " memory need not be given back, and what follows finds more in the caches",
     )
     # Memory that is asked for again may cost more outside of the window that counts calls.
     # On a device, samples show where the host waits.
     share = 0.0 if budget.has_device else sampled_part(part.lines, _copied, stacks)
     sampled = share * budget.step_ns
-    gain = replace(gain, high_ns=max(gain.high_ns, sampled))
+    beyond = (SAVED_HIGH - 1) * part.ns
+    gain = replace(gain, high_ns=max(gain.high_ns + beyond, sampled * SAVED_HIGH))
     whole = max(part.ns + part.backward_ns, sampled)
     return Found(
         summary=(

@@ -34,7 +34,7 @@ from tdiag.model.diagnosis import Fix
 from tdiag.model.threshold import Threshold
 from tdiag.rules.base import MODEL_PHASES, Found, Gain, count, ns, where
 from tdiag.rules.call_parts import BEFORE_BACKWARD, part_of_phases, sampled_part
-from tdiag.rules.copying import saved_high
+from tdiag.rules.copying import SAVED_HIGH
 from tdiag.rules.examples import at, budget, op_line, ops, phases
 from tdiag.units import duration, percent
 
@@ -62,7 +62,7 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
     # Memory that is asked for again may cost more outside of the window that counts calls, and
     # giving it back costs, too. On a device, samples show where the host waits.
     sampled = 0.0 if budget.has_device else sampled_part(lines, _copied, stacks) * budget.step_ns
-    whole, high = max(copying, sampled), saved_high(copying)
+    whole = max(copying, sampled)
     return Found(
         summary=(
             f"Tensors are copied and the copies are only read, most of them{where(line.at)}: that"
@@ -75,9 +75,9 @@ def check(budget: Budget, phases: Phases, ops: Ops, stacks: Stacks | None) -> Fo
         fix=_fix(line),
         gain=Gain(
             copying * SAVED_LOW_FRAC,
-            max(copying * high, sampled),
+            whole * SAVED_HIGH,
             f"low end: {percent(SAVED_LOW_FRAC)} of the copying goes; high end:"
-            f" {percent(high)}, as what follows finds more in the caches.",
+            f" {percent(SAVED_HIGH)}, as what follows finds more in the caches.",
             tuple(dict.fromkeys((*map(component_of, spent), *MODEL_PHASES))),
         ),
         at=line.at,
