@@ -146,3 +146,13 @@ def test_a_framework_without_that_method_is_left_as_it_is(tmp_path: Path) -> Non
     savers = run.evidence().get(Savers)
     assert savers is not None
     assert {saver.name for saver in savers.savers} == {"torch.save"}
+
+
+def test_a_save_hides_no_cpu_time_of_a_batch_made_by_hand(tmp_path: Path) -> None:
+    save = f"torch.save(model.state_dict(), '{tmp_path}/last.pt'); sum(range(200_000))"
+    script = SCRIPT.format(imports="", save=save).replace("step % 10 == 0", "True")
+    run = watch_code(tmp_path, script, windows=["baseline"], profiling=True, steps=60)
+    assert run.returncode == 0 and run.of("failure") == []
+    phases = run.evidence().get(Phases)
+    assert phases is not None and phases.counts["checkpoint"] == pytest.approx(1, abs=0.1)
+    assert phases.cpu_ns["prepare"] > 0
